@@ -1,4 +1,4 @@
-"""`rmqkit group list|show|lag|reset|connections|delete`."""
+"""`rmqkit group list|show|lag|set|reset|connections|delete`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rmqkit.cli import options, shown
 from rmqkit.client import Client, GroupConnections, MessageQueue
 from rmqkit.client.cluster.group_admin import END_MS
 from rmqkit.client.cluster.group_views import (
+    change_group,
     delete_group,
     group_lag,
     group_summaries,
@@ -20,11 +21,13 @@ from rmqkit.client.cluster.group_views import (
     move_to_time,
 )
 from rmqkit.errors import ConfigError
+from rmqkit.model.topic import CustomizedRetryPolicy, ExponentialRetryPolicy, GroupRetryPolicy
 from rmqkit.plugin.command import Verb
 from rmqkit.protocol.codes import version_text
 from rmqkit.toolkit import output
 
 _FIRST_MS = 0
+_SWITCH = ("on", "off")
 
 
 def _destination(text: str) -> int:
@@ -39,6 +42,24 @@ def _queue(text: str) -> tuple[str, int]:
     if not broker or not queue_id.isdecimal():
         raise ArgumentTypeError(f"{text!r} does not have the form BROKER:ID, for example broker-a:0")
     return broker, int(queue_id)
+
+
+def _delays(text: str) -> GroupRetryPolicy:
+    """An argparse type for delays. Java's levels begin with two that no retry waits for."""
+    first, *others = [shown.span(each) for each in text.split(",")]
+    return GroupRetryPolicy(
+        customized_retry_policy=CustomizedRetryPolicy(next=(first, first, first, *others))
+    )
+
+
+def _exponential(text: str) -> GroupRetryPolicy:
+    """An argparse type for delays that grow."""
+    parts = text.split(":")
+    if len(parts) != 3 or not parts[2].isdecimal() or int(parts[2]) < 1:
+        raise ArgumentTypeError(f"{text!r} does not have the form FIRST:MOST:FACTOR, for example 5s:2h:2")
+    initial, most = map(shown.span, parts[:2])
+    policy = ExponentialRetryPolicy(initial=initial, max=most, multiplier=int(parts[2]))
+    return GroupRetryPolicy(type="EXPONENTIAL", exponential_retry_policy=policy)
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -58,6 +79,30 @@ def _arguments(parser: ArgumentParser) -> None:
     lag.add_argument("--topic", help="only this topic (default: all that the group consumes)")
     above = "exit with 1 when more than N messages are not consumed, for monitoring"
     lag.add_argument("--fail-above", type=int, metavar="N", help=above)
+
+    change = actions.add_parser("set", help="change settings of a group, or create it")
+    add = change.add_argument
+    add("group")
+    add("--retries", type=int, metavar="N", help="deliveries after the first one, until it is a dead letter")
+    policy = change.add_mutually_exclusive_group()
+    policy.add_argument(
+        "--retry-delays",
+        type=_delays,
+        metavar="T,T,...",
+        help="when a failed message comes again to members that pop, after each failure: 5s,1m,10m",
+    )
+    policy.add_argument(
+        "--retry-exponential",
+        type=_exponential,
+        metavar="FIRST:MOST:FACTOR",
+        help="the same, growing: 5s:2h:2",
+    )
+    policy.add_argument("--retry-by-client", action="store_true", help="the same, as the client says")
+    for name, text in (
+        ("--consume", "whether it may consume"),
+        ("--ordered", "whether its 5.x clients get the messages of a queue in order"),
+    ):
+        add(name, choices=_SWITCH, help=text)
 
     reset = actions.add_parser("reset", help="let a group continue elsewhere, with or without online members")
     reset.add_argument("group")
@@ -235,6 +280,29 @@ def _print_connections(online: GroupConnections | None) -> None:
 # Changes.
 
 
+async def _set(client: Client, arguments: Namespace) -> None:
+    retry = arguments.retry_delays or arguments.retry_exponential
+    change = await change_group(
+        client.groups,
+        arguments.group,
+        retries=arguments.retries,
+        retry=None if arguments.retry_by_client else retry or msgspec.UNSET,
+        consumes=_is_on(arguments.consume),
+        ordered=_is_on(arguments.ordered),
+    )
+    done = {what: getattr(change, what) for what in ("created", "updated", "unchanged")}
+    done = {what: brokers for what, brokers in done.items() if brokers}
+    if arguments.json:
+        output.as_json({"group": change.group} | done)
+        return
+    for what, brokers in done.items():
+        output.line(f"group {change.group} {what} on {', '.join(brokers)}")
+
+
+def _is_on(text: str | None) -> bool | None:
+    return None if text is None else text == "on"
+
+
 async def _reset(client: Client, arguments: Namespace) -> None:
     group, topic = arguments.group, arguments.topic
     if (arguments.offset is None) != (arguments.queue is None):
@@ -287,9 +355,10 @@ _ACTIONS = {
     "list": _list,
     "show": _show,
     "lag": _lag,
+    "set": _set,
     "reset": _reset,
     "connections": _connections,
     "delete": _delete,
 }
 
-GROUP = Verb("consumer groups: list, show, lag, reset, connections, delete", _arguments, _run)
+GROUP = Verb("consumer groups: list, show, lag, set, reset, connections, delete", _arguments, _run)

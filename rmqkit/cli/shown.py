@@ -32,6 +32,16 @@ def moment(text: str) -> int:
         ) from None
 
 
+def span(text: str) -> int:
+    """An argparse type for a time that passes, in ms: 500ms, 90s, 10m, 2h, 3d."""
+    if text.endswith("ms") and text[:-2].isdecimal():
+        return int(text[:-2])
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is no time that passes: write 500ms, 90s, 10m, 2h or 3d")
+    return int(timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds() * 1000)
+
+
 def time_text(timestamp_ms: int) -> str:
     """A time as UTC with milliseconds; `-` for 0."""
     if timestamp_ms <= 0:

@@ -314,6 +314,7 @@ class BlockingGroupAdmin(Face[GroupAdmin]):
     behind = derived(GroupAdmin.behind)
     connections = derived(GroupAdmin.connections)
     subscriptions_of = derived(GroupAdmin.subscriptions_of)
+    put = derived(GroupAdmin.put)
     delete = derived(GroupAdmin.delete)
     offsets_at = derived(GroupAdmin.offsets_at)
     reset_to_time = derived(GroupAdmin.reset_to_time)

@@ -36,6 +36,7 @@ CALLS = {
     "group show": "billing",
     "group connections": "billing",
     "group lag": "billing",
+    "group set": "shell-{form} --retries 3",
     "group reset": "shell-{form} Orders --to first",
     "group delete": "shell-{form} --yes",
     "dlq list": "",

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from rmqkit.client import BlockingClient, ReceivedMessage
+from rmqkit.model.topic import GroupRetryPolicy
+from rmqkit_pop.retry import delay_ms
 from tests.cli.conftest import Ready, Run, Start, Verbs, until
 
 
@@ -216,3 +218,35 @@ def test_two_members_with_one_client_id(
         words = ("doctor", "--group", "billing", "--interval", "0.1", "--ignore", "full-disk")
         found = verbs.ended(*words, code=1).stdout
         assert "the same client id 172.17.0.1@1 on 2 connections" in found
+
+
+def test_settings_of_a_group(group: Verbs, client: BlockingClient) -> None:
+    """A group is created with them, and what is not named stays; a retry policy comes in two forms, and goes
+    again. What cannot be meant is refused."""
+    assert group.json("set", "chosen", "--retries", "5", "--retry-delays", "500ms,1m") == {
+        "group": "chosen",
+        "created": ["broker-a"],
+    }
+    config = client.groups.configs()["chosen"]["broker-a"]
+    policy = config.group_retry_policy
+    assert isinstance(policy, GroupRetryPolicy)
+    assert (config.retry_max_times, config.consume_enable) == (5, True)
+    assert [delay_ms(policy, failed) for failed in range(3)] == [500, 60_000, 60_000]
+
+    said = group.text("set", "chosen", "--retry-exponential", "5s:1m:3")
+    assert said == "group chosen updated on broker-a\n"
+    policy = client.groups.configs()["chosen"]["broker-a"].group_retry_policy
+    assert isinstance(policy, GroupRetryPolicy)
+    assert [delay_ms(policy, failed) for failed in range(4)] == [5_000, 15_000, 45_000, 60_000]
+
+    group.text("set", "chosen", "--retry-by-client", "--consume", "off", "--ordered", "on")
+    config = client.groups.configs()["chosen"]["broker-a"]
+    assert not isinstance(config.group_retry_policy, GroupRetryPolicy)
+    assert (config.consume_enable, config.consume_message_orderly) == (False, True)
+    assert config.retry_max_times == 5
+    assert "unchanged" in group.text("set", "chosen", "--consume", "off")
+
+    assert "nothing is to be changed" in group.text("set", "chosen", code=1)
+    assert "retries=-1" in group.text("set", "chosen", "--retries", "-1", code=1)
+    for words in (("--retry-delays", "soon"), ("--retry-exponential", "5s:2"), ("--consume", "maybe")):
+        assert words[1] in group.text("set", "chosen", *words, code=2)

@@ -16,6 +16,7 @@ from rmqkit.client.namespace import in_namespace
 from rmqkit.client.routing.masters import ADMIN_TIMEOUT_MS, Masters
 from rmqkit.errors import BrokerError, ClientError, NoRoute
 from rmqkit.model.queue import MessageQueue
+from rmqkit.model.route import compact
 from rmqkit.model.subscription import SubscriptionData
 from rmqkit.model.topic import SubscriptionGroupConfig, SubscriptionGroupTable
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -269,6 +270,16 @@ class GroupAdmin:
         response = await self._call(addresses[member.brokers[0]], command, doing)
         found = response.decode_body(_RunningInfoBody).subscription_set
         return {each.topic: each for each in sorted(found, key=lambda each: each.topic)}
+
+    @in_namespace
+    async def put(
+        self, group: str, config: SubscriptionGroupConfig, *, broker: str | None = None
+    ) -> list[str]:
+        """Create the group on all masters, or that of one broker, or replace its settings; its name in them
+        does not count. Returns the broker names. When cancelled, some brokers may have the new settings."""
+        body = compact(msgspec.structs.replace(config, group_name=group))
+        command = partial(request, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+        return await self._masters.change(command, f"changing group {group!r}", broker=broker)
 
     @in_namespace
     async def delete(self, group: str) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import attrs
+import msgspec
 from attrs import frozen
 
 from rmqkit.client.cluster.admin import Admin
@@ -16,7 +17,7 @@ from rmqkit.client.cluster.side_by_side import side_by_side
 from rmqkit.errors import ClientError, NoRoute
 from rmqkit.model.names import PRESET_GROUPS, dlq_topic, is_system_group, retry_topic
 from rmqkit.model.queue import MessageQueue
-from rmqkit.model.topic import SubscriptionGroupConfig
+from rmqkit.model.topic import GroupRetryPolicy, SubscriptionGroupConfig
 
 
 @frozen(kw_only=True)
@@ -36,6 +37,17 @@ class GroupSummary:
     topics: tuple[str, ...]
     lag: int
     brokers: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class GroupChange:
+    """What a change did: the names of the brokers that created the group, changed it, or had it as it should
+    be."""
+
+    group: str
+    created: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -176,6 +188,50 @@ async def move_to_offset(
     if not dry_run:
         await groups.reset_to_offset(group, queue, offset)
     return _moves(before, {queue: offset})
+
+
+async def change_group(
+    groups: GroupAdmin,
+    group: str,
+    *,
+    retries: int | None = None,
+    retry: GroupRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET,
+    consumes: bool | None = None,
+    ordered: bool | None = None,
+) -> GroupChange:
+    """Change settings of a group on each broker, and create it where it is missing; what is not given stays.
+
+    retries   deliveries after the first one, until a message is a dead letter (retryMaxTimes)
+    retry     when a failed message is delivered again to those that pop; None: as the client says
+    consumes  whether the group may consume (consumeEnable)
+    ordered   whether its 5.x clients get the messages of a queue in order (consumeMessageOrderly)
+
+    Raises ClientError when nothing is to be changed, or a number is negative. When cancelled, some brokers
+    may have the new settings.
+    """
+    if retries is not None and retries < 0:
+        raise ClientError(f"retries={retries}: must not be negative")
+    given: dict[str, object] = {"retry_max_times": retries, "consume_enable": consumes}
+    given["consume_message_orderly"] = ordered
+    changes = {name: value for name, value in given.items() if value is not None}
+    if not isinstance(retry, msgspec.UnsetType):
+        changes["group_retry_policy"] = retry
+    if not changes:
+        raise ClientError(f"nothing is to be changed of group {group!r}")
+    before = (await groups.configs()).get(group, {})
+    base = next(iter(before.values()), SubscriptionGroupConfig(group_name=group))
+    brokers = await groups.put(group, msgspec.structs.replace(base, **changes))
+    for broker, config in before.items():
+        if config != base:
+            await groups.put(group, msgspec.structs.replace(config, **changes), broker=broker)
+    after = (await groups.configs()).get(group, {})
+    existing = [name for name in brokers if name in before]
+    return GroupChange(
+        group=group,
+        created=tuple(name for name in brokers if name not in before),
+        updated=tuple(name for name in existing if before[name] != after.get(name)),
+        unchanged=tuple(name for name in existing if before[name] == after.get(name)),
+    )
 
 
 async def delete_group(
