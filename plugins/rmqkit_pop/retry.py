@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rmqkit.model import names
 from rmqkit.model import properties as props
+from rmqkit.model.dead_letter import LEASE_ENDED, Why, reasons
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.topic import GroupRetryPolicy
 from rmqkit.protocol.message_id import offset_message_id
@@ -81,6 +82,7 @@ def copy_for_dead_letters(stored: StoredMessage, group: str, origin: str) -> Put
         props.ORIGIN_MESSAGE_ID: message_id,
         props.DLQ_ORIGIN_TOPIC: origin,
         props.DLQ_ORIGIN_MESSAGE_ID: message_id,
+        **reasons(Why(LEASE_ENDED), stored.reconsume_times + 1),
     }
     return _copy(stored, names.dlq_topic(group), added, failed=True)
 

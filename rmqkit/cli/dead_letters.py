@@ -11,7 +11,13 @@ import anyio
 from rmqkit.cli import copying, options, shown
 from rmqkit.cli.send import PRODUCER_GROUP
 from rmqkit.client import Client, ClientError, Message, NoRoute, PullConsumer, ReceivedMessage
-from rmqkit.client.cluster.dead_letter_views import RESEND_GROUP, dead_letters, origin_id, origin_topic
+from rmqkit.client.cluster.dead_letter_views import (
+    RESEND_GROUP,
+    dead_letters,
+    origin_id,
+    origin_topic,
+    reason,
+)
 from rmqkit.model import properties as props
 from rmqkit.model.names import dlq_topic, retry_topic
 from rmqkit.plugin.command import Verb
@@ -90,6 +96,9 @@ async def _show(client: Client, arguments: Namespace) -> int:
                 output.line(
                     f"{message.message_id} from {origin_topic(message) or '?'} {shown.message_text(message)}"
                 )
+                why = reason(message)
+                if why is not None:
+                    output.line(f"    {why.cause} after {why.attempts} deliveries: {why.error or '-'}")
     return 0
 
 
@@ -162,7 +171,9 @@ def _copy(message: ReceivedMessage, arguments: Namespace) -> Message:
 
 def _described(message: ReceivedMessage) -> dict[str, Any]:
     origin = {"originTopic": origin_topic(message), "originMessageId": origin_id(message)}
-    return origin | shown.message_dict(message)
+    why = reason(message)
+    said = {} if why is None else {"cause": why.cause, "attempts": why.attempts, "error": why.error}
+    return origin | said | shown.message_dict(message)
 
 
 _ACTIONS = {"list": _list, "show": _show, "resend": _resend}

@@ -45,7 +45,11 @@ def test_dead_letters_are_shown(verbs: Verbs, client: BlockingClient) -> None:
     assert sorted(each["body"] for each in letters) == ["one", "two"]
     assert {each["originTopic"] for each in letters} == {"Orders"}
     assert all(each["originMessageId"] for each in letters)
-    assert "from Orders" in verbs.text("dlq", "show", "billing", "--max", "1")
+    said = {(each["cause"], each["attempts"], each["error"]) for each in letters}
+    assert said == {("asked", 1, "a test")}
+    shown = verbs.text("dlq", "show", "billing", "--max", "1")
+    assert "from Orders" in shown
+    assert "asked after 1 deliveries: a test" in shown
     assert "has no dead letters" in verbs.text("dlq", "show", "nobody", code=1)
 
 

@@ -62,7 +62,7 @@ CHECK = (
 )
 BACK = (
     "offset i64!, group s!, delayLevel i32!, originMsgId s?, originTopic s?, unitMode bool?,"
-    " maxReconsumeTimes i32?"
+    " maxReconsumeTimes i32?, cause s?, lastError s?"
 )
 SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     "10": (headers.SendMessageRequestHeader, V1 + ", maxReconsumeTimes i32?, batch bool?, bname s?"),

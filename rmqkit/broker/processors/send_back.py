@@ -13,6 +13,7 @@ from rmqkit.errors import DecodeError, MessageIllegal, RequestRefused
 from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
+from rmqkit.model.dead_letter import CAUSES, Why, reasons
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import PERM_WRITE
@@ -77,7 +78,7 @@ class SendBackProcessor(EachRequest):
         target = checks.dead_letter_topic(broker, header.group) if to_dead_letters else retry
         queue_id = 0 if to_dead_letters else randrange(max(target.write_queue_nums, 1))
         try:
-            message = self._copy(original, target, queue_id, None if to_dead_letters else header.delay_level)
+            message = self._copy(original, target, queue_id, header, to_dead_letters=to_dead_letters)
         except MessageIllegal as error:
             return self._set_aside(request, header, found, str(error))
         tell = partial(self._tell, request, header, original, peer, target)
@@ -134,7 +135,13 @@ class SendBackProcessor(EachRequest):
         return answer(request)
 
     def _copy(
-        self, original: StoredMessage, target: TopicConfig, queue_id: int, delay_level: int | None
+        self,
+        original: StoredMessage,
+        target: TopicConfig,
+        queue_id: int,
+        header: ConsumerSendMsgBackRequestHeader,
+        *,
+        to_dead_letters: bool,
     ) -> PutMessage:
         """The record to write: same body and birth, one more reconsumption. With level 0 the broker chooses
         the level."""
@@ -145,16 +152,19 @@ class SendBackProcessor(EachRequest):
         )
         for name in (props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID):
             properties.pop(name, None)
-        if delay_level is None:
+        if to_dead_letters:
             properties[props.DLQ_ORIGIN_TOPIC] = properties[props.RETRY_TOPIC]
             properties[props.DLQ_ORIGIN_MESSAGE_ID] = properties[props.ORIGIN_MESSAGE_ID]
+            if header.cause in CAUSES:
+                why = Why(header.cause, header.last_error or "")
+                properties |= reasons(why, original.reconsume_times + 1)
         message = restored(original, target.topic_name, queue_id)
         message.reconsume_times += 1
         message.set_properties(properties)
-        if delay_level is not None:
+        if not to_dead_letters:
             # A broker without delay levels delivers the retry at once.
             with suppress(RequestRefused):
-                level = delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
+                level = header.delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
                 mark_later(self._broker, message, Level(level))
         return message
 

@@ -36,7 +36,7 @@ class Retry(Exception):
 
 
 class DeadLetter(Exception):
-    """Raised by a handler: put the message into the dead-letter topic of the group. `why` is logged."""
+    """Raised by a handler: put the message into the dead-letter topic of the group, which says `why`."""
 
     def __init__(self, why: str = "") -> None:
         super().__init__(why)

@@ -16,7 +16,7 @@ from rmqkit.client.consumer.popping import Popper
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER, RetrySchedule
 from rmqkit.client.consumer.send_back import SendBack
-from rmqkit.client.consumer.settling import SUSPEND_S, instruction_of, log_dead, log_failure
+from rmqkit.client.consumer.settling import SUSPEND_S, instruction_of, log_dead, log_failure, why_dead
 from rmqkit.client.consumer.statistics import ConsumeStatistics
 from rmqkit.client.instance import Instance
 from rmqkit.errors import DecodeError, RmqError
@@ -103,7 +103,7 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
         message = lease.message
         try:
             async with self._settling:
-                await self._send_back.send(message, DEAD_LETTER)
+                await self._send_back.send(message, DEAD_LETTER, why_dead(why))
         except RmqError as error:
             log.warning("message %s comes again after its lease: %s", message.message_id, error)
             self._leases.let_end(lease)

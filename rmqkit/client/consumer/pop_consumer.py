@@ -28,6 +28,7 @@ from rmqkit.client.consumer.settling import log_dead
 from rmqkit.client.consumer.statistics import ConsumeStatistics
 from rmqkit.client.instance import Instance
 from rmqkit.errors import ClientError, ConnectFailed, ConnectionLost, RmqError
+from rmqkit.model.dead_letter import ASKED, Why
 from rmqkit.model.subscription import CONSUME_PASSIVELY
 
 log = logging.getLogger(__name__)
@@ -397,10 +398,10 @@ class PopConsumer(HandlerConsumer):
         await self._popper.change(lease, after_ms, suspend=not counts)
 
     async def dead_letter(self, lease: Lease, why: str = "") -> None:
-        """Move a message of `receive` to the dead letters of the group; `why` is logged. Raises RmqError;
+        """Move a message of `receive` to the dead letters of the group, which say `why`. Raises RmqError;
         when cancelled, it may have been moved, and come once more."""
         self._check_open()
-        await self._send_back.send(lease.message, DEAD_LETTER)
+        await self._send_back.send(lease.message, DEAD_LETTER, Why(ASKED, why))
         await self._popper.ack([lease])
         log_dead(self.group, lease.message, DeadLetter(why))
 

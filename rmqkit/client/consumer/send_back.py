@@ -15,6 +15,7 @@ from rmqkit.client.producing.producer import Producer
 from rmqkit.client.settings import ProducerOptions
 from rmqkit.errors import BrokerUnknown, RmqError
 from rmqkit.model import properties as props
+from rmqkit.model.dead_letter import UNREADABLE, Why, one_line, reasons
 from rmqkit.model.message import Message
 from rmqkit.model.names import retry_topic
 from rmqkit.protocol.codes import RequestCode
@@ -50,21 +51,22 @@ class SendBack:
         options = ProducerOptions(max_message_bytes=_MAX_BYTES, timeout_ms=SEND_BACK_TIMEOUT_MS)
         self._producer = Producer(instance, INNER_PRODUCER_GROUP, options, member=False)
 
-    async def send(self, message: ReceivedMessage, level: int) -> None:
-        """Send a message back with a delay level, BROKER_CHOOSES or DEAD_LETTER. Raises RmqError when both
-        ways fail. When cancelled, the message may have been sent back."""
+    async def send(self, message: ReceivedMessage, level: int, why: Why) -> None:
+        """Send a message back with a delay level, BROKER_CHOOSES or DEAD_LETTER; a dead letter says
+        `why`. Raises RmqError when both ways fail. When cancelled, the message may
+        have been sent back."""
         try:
-            await self._by_broker(message, level)
+            await self._by_broker(message, level, why)
         except RmqError as error:
             log.warning("%s; a copy is sent instead", error)
-            await self._as_copy(message, level)
+            await self._as_copy(message, level, why)
 
     async def put_away(self, message: ReceivedMessage) -> None:
         """Send the record of a message to the dead-letter topic as it is stored, without a look into it.
         Raises RmqError. When cancelled, it may be there."""
-        await self._by_broker(message, DEAD_LETTER)
+        await self._by_broker(message, DEAD_LETTER, Why(UNREADABLE, message.fault or ""))
 
-    async def _by_broker(self, message: ReceivedMessage, level: int) -> None:
+    async def _by_broker(self, message: ReceivedMessage, level: int, why: Why) -> None:
         broker = message.queue.broker_name
         address = self._instance.routes.master(broker)
         if address is None:
@@ -76,12 +78,14 @@ class SendBack:
             origin_msg_id=message.message_id,
             origin_topic=self._names.wrapped(message.topic),
             max_reconsume_times=self._schedule.max_reconsume_times,
+            cause=why.cause,
+            last_error=one_line(why.error),
         )
         command = request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
         doing = f"sending back message {message.message_id}"
         await self._instance.call(address, command, doing, SEND_BACK_TIMEOUT_MS)
 
-    async def _as_copy(self, message: ReceivedMessage, level: int) -> None:
+    async def _as_copy(self, message: ReceivedMessage, level: int, why: Why) -> None:
         """A broker moves a copy with more reconsumptions than its limit to the dead-letter topic."""
         limit = 0 if level == DEAD_LETTER else self._schedule.max_reconsume_times
         properties = {name: value for name, value in message.properties.items() if name not in _OF_DELIVERY}
@@ -91,6 +95,8 @@ class SendBack:
         properties[props.MAX_RECONSUME_TIMES] = str(limit)
         delay = None if level == DEAD_LETTER else self._schedule.own_level(message.reconsume_times, level)
         properties.pop(props.DELAY, None)
+        if level == DEAD_LETTER:
+            properties |= reasons(why, message.reconsume_times + 1)
         topic = retry_topic(self._group)
         copy = Message(topic, message.body, properties=properties, delay_level=delay, flag=message.flag)
         await self._producer.start()

@@ -20,6 +20,7 @@ from rmqkit.client.consumer.send_back import SendBack
 from rmqkit.client.consumer.statistics import ConsumeStatistics
 from rmqkit.client.instance import Instance
 from rmqkit.errors import RmqError
+from rmqkit.model.dead_letter import ASKED, ATTEMPTS, Why
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class RetryPolicy(MessageOutcomes[Assigned]):
             return
         try:
             async with self._sending:
-                await self._send_back.send(message, level)
+                await self._send_back.send(message, level, why_dead(instruction))
         except RmqError as problem:
             log.warning(
                 "message %s is handled here again in %s s: %s", message.message_id, LOCAL_RETRY_S, problem
@@ -133,15 +134,21 @@ def log_failure(messages: Sequence[ReceivedMessage], error: Exception) -> None:
 
 def log_dead(group: str, message: ReceivedMessage, error: Exception) -> None:
     """Log that a message is a dead letter, and why."""
-    reason = error.why if isinstance(error, DeadLetter) else f"{type(error).__name__}: {error}"
     log.warning(
         "message %s of %s is in the dead-letter topic of group %s after %d attempts: %s",
         message.message_id,
         message.topic,
         group,
         message.reconsume_times + 1,
-        reason or "no reason given",
+        why_dead(error).error or "no reason given",
     )
+
+
+def why_dead(error: Exception) -> Why:
+    """What a dead letter says of the error of its handler."""
+    if isinstance(error, DeadLetter):
+        return Why(ASKED, error.why)
+    return Why(ATTEMPTS, f"{type(error).__name__}: {error}")
 
 
 def instruction_of(error: Exception) -> Exception:

@@ -134,6 +134,24 @@ async def test_the_last_failure_is_a_dead_letter(
     )
 
 
+async def test_a_dead_letter_says_what_its_consumer_says(desk: BrokerHarness) -> None:
+    """Why, after how many deliveries, and the error in one line of limited length; a retry says nothing, and
+    a cause that nobody knows counts as none."""
+    original = await failed(desk, times=2)
+    at, error = original.physical_offset, "no\nway" + "x" * 2_000
+    for level, cause in ((0, "asked"), (-1, "asked"), (-1, "?")):
+        answer = await desk.send_back(at, delay_level=level, cause=cause, last_error=error)
+        assert answer.code == 0
+    first, second = desk.stored("%DLQ%g")
+    found = {name: value for name, value in first.properties.items() if name.startswith("RMQKIT_DLQ")}
+    assert found.pop("RMQKIT_DLQ_ERROR") == "no way" + "x" * 994
+    assert found == {"RMQKIT_DLQ_CAUSE": "asked", "RMQKIT_DLQ_ATTEMPTS": "3"}
+    retries = [each for at in range(1, 19) for each in parked(desk, at)]
+    assert len(retries) == 1
+    for other in (second, *retries):
+        assert not any(name.startswith("RMQKIT_DLQ") for name in other.properties)
+
+
 async def test_a_message_that_cannot_be_sent_back_is_set_aside(desk: BrokerHarness) -> None:
     """Its properties leave no room for those of a retry: the consumer is answered SUCCESS, for it would ask
     for ever."""

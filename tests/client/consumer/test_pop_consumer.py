@@ -25,6 +25,7 @@ from rmqkit.client import (
     sql,
     tag,
 )
+from rmqkit.client.cluster.dead_letter_views import Reason, reason
 from rmqkit.client.consumer.lease_outcomes import POP_DELAYS_S
 from rmqkit.client.consumer.leases import PATIENCE_S
 from rmqkit.model.topic import CustomizedRetryPolicy, GroupRetryPolicy
@@ -202,7 +203,11 @@ async def test_failed_messages_come_again(
         counts = [each.reconsume_times for each in handle.messages if each.body == b"error"]
         assert counts == [0, 1, 2]
         assert {each.topic for each in handle.messages} == {"T"}
-        assert sorted(each.body.decode() for each in await dead_letters(client, "g")) == ["bad", "often"]
+        dead = {each.body.decode(): reason(each) for each in await dead_letters(client, "g")}
+        assert dead == {
+            "bad": Reason(cause="asked", attempts=1, error="never"),
+            "often": Reason(cause="attempts", attempts=3, error="OSError: no"),
+        }
         assert "never" in caplog.text
 
 
