@@ -109,10 +109,11 @@ class AssignmentProcessor(EachRequest):
             raise RequestRefused(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if body.topic not in self._broker.topics.configs:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{body.topic}] not exist")
-        if body.consumer_group not in self._broker.groups.configs:
+        if await self._broker.groups.ensure(body.consumer_group) is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"consumer group {body.consumer_group!r} does not exist: create it first",
+                f"consumer group {body.consumer_group!r} does not exist, and its first use may not create it:"
+                " create it first",
             )
         if body.mode not in (PULL, POP):
             raise RequestRefused(

@@ -14,11 +14,7 @@ from rmqkit.protocol.message_id import offset_message_id
 from rmqkit.protocol.receipt import retry_mark
 from rmqkit.toolkit.restored import restored
 
-#: Java: CustomizedRetryPolicy. The first retry waits for the third.
-_CUSTOMIZED_MS = tuple(
-    seconds * 1_000
-    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
+#: Java: CustomizedRetryPolicy. The first retry waits for the third delay.
 _FIRST = 2
 #: Put hooks must not keep back a message once more that was delivered already.
 _UNSEEN = frozenset({props.DELAY, props.TRANSACTION_PREPARED, *props.TIMER_INPUTS, props.REPEAT})
@@ -57,7 +53,7 @@ def delay_ms(policy: GroupRetryPolicy, failed: int) -> int:
         if exponential is not None:
             initial, most, multiplier = exponential.initial, exponential.max, exponential.multiplier
         return min(most, initial * int(max(1, multiplier) ** min(failed, 40)))
-    levels = policy.customized_retry_policy.next if policy.customized_retry_policy else _CUSTOMIZED_MS
+    levels = policy.customized_retry_policy.next if policy.customized_retry_policy else ()
     return levels[min(failed + _FIRST, len(levels) - 1)] if levels else 0
 
 

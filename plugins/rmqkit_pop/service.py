@@ -15,7 +15,7 @@ from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import PutMessage, StoredMessage
-from rmqkit.model.topic import GroupRetryPolicy, SubscriptionGroupConfig
+from rmqkit.model.topic import SubscriptionGroupConfig
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.positions import wait_moved
 from rmqkit.plugin.role import Role
@@ -304,11 +304,10 @@ class Ends:
         if record.suspended:
             return Step(Next.AGAIN)
         failed = lease.queue.attempts.get(offset, 0) if record.ordered else stored.reconsume_times
-        policy = group.group_retry_policy
         return next_step(
             failed,
             group.retry_max_times,
-            policy if isinstance(policy, GroupRetryPolicy) else None,
+            group.chosen_retry_policy,
             lease.first_pop_ms,
             now_ms,
             waited=record.hidden,

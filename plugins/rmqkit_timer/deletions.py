@@ -1,5 +1,6 @@
 """Deletions that stand behind their messages in the timer topic: a message that is overdue when it is taken,
-after a time without a broker, must not be delivered if it was deleted in time."""
+after a time without a broker, must not be delivered if it was deleted in time; nor one whose slot is read
+while the topic is not, because the device is slow for example."""
 
 from __future__ import annotations
 
@@ -22,15 +23,18 @@ _RUN: Final = 256
 
 
 class Deletions:
-    """What the records delete that were there at the start and were not in the slots of their times."""
+    """What the records delete that are in the topic and not, or not yet, in the slots of their times."""
 
     def __init__(self) -> None:
         #: Topic and unique key, and the slot.
         self._found: set[tuple[str, int]] = set()
+        #: Up to this queue offset the topic was read.
+        self._read = 0
 
     async def load(self, store: MessageStore, offset: int) -> None:
-        """Read the topic from a queue offset to its end."""
+        """Read the topic from a queue offset to its end, but nothing twice."""
         end = store.max_offset(names.TIMER_TOPIC, 0)
+        offset = max(offset, self._read)
         while offset < end:
             units = await read_when_cached(
                 store, partial(store.read_units, names.TIMER_TOPIC, 0, offset, _RUN)
@@ -41,7 +45,7 @@ class Deletions:
             for record in await read_when_cached(store, partial(all_of, reads)):
                 if record is not None:
                     self.note(record)
-            offset = units[-1].queue_offset + 1
+            offset = self._read = units[-1].queue_offset + 1
 
     def note(self, record: Buffer) -> None:
         """Take a record in, if it deletes one."""
@@ -61,5 +65,5 @@ class Deletions:
         return (key, due_ms(properties)) in self._found
 
     def clear(self) -> None:
-        """All messages that were there at the start have been looked at."""
+        """All messages of these records have been looked at."""
         self._found.clear()

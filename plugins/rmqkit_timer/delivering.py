@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from math import inf
@@ -51,6 +51,7 @@ class Delivering:
     """Reads slots in the order of their times, and a slot in the order in which its messages were entered.
 
     on_progress called when something has to be noted in the checkpoint, `on_pause` before each pause
+    before_slot called before a slot is read
     """
 
     def __init__(self, session: Session) -> None:
@@ -60,6 +61,7 @@ class Delivering:
         self._figures = session.figures
         self.on_progress: Callable[[], None] = _nothing
         self.on_pause: Callable[[], None] = _nothing
+        self.before_slot: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self._repeats = session.repeats
         self._deletions = session.deletions
         self._repeating = session.repeating
@@ -123,6 +125,7 @@ class Delivering:
                 await trio.lowlevel.checkpoint()
                 continue
             try:
+                await self.before_slot()
                 await self._read(slot)
             except (OSError, StoreError) as error:
                 _log.error("a slot of the timers cannot be read, trying again: %s", error)

@@ -67,6 +67,11 @@ class Entering(InternalQueueFollower):
         self.begin({0: offset}, [0])
         await self._deletions.load(self.broker.store, self.offsets[0])
 
+    async def note_deletions(self) -> None:
+        """Note what the messages delete that are not taken yet. Raises OSError, StoreError."""
+        if self.behind:
+            await self._deletions.load(self.broker.store, self.offsets[0])
+
     @property
     def behind(self) -> int:
         """Messages of the topic that are not taken yet."""

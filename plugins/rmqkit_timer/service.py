@@ -106,6 +106,7 @@ class TimerService(Service):
         await delivering.look_ahead()
         delivering.on_progress, delivering.on_pause = entering.mark_changed, entering.refresh
         entering.on_entered = delivering.entered
+        delivering.before_slot = entering.note_deletions
         self._session, self._entering, self._delivering = session, entering, delivering
         try:
             async with trio.open_nursery() as nursery:

@@ -94,7 +94,7 @@ class CustomizedRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen
 
 class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
     """When a failed message is delivered again (Java: GroupRetryPolicy); `type` is CUSTOMIZED or
-    EXPONENTIAL."""
+    EXPONENTIAL. Java's tools give each group one that says nothing."""
 
     type: str = "CUSTOMIZED"
     exponential_retry_policy: ExponentialRetryPolicy | None = None
@@ -118,6 +118,15 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", froz
     consume_timeout_minute: int = 15
     group_retry_policy: GroupRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
     attributes: dict[str, str] = {}
+
+    @property
+    def chosen_retry_policy(self) -> GroupRetryPolicy | None:
+        """The retry policy that was chosen for the group; None when there is none, or one that says
+        nothing."""
+        policy = self.group_retry_policy
+        if not isinstance(policy, GroupRetryPolicy):
+            return None
+        return policy if policy.type == "EXPONENTIAL" or policy.customized_retry_policy else None
 
 
 class SubscriptionGroupList(msgspec.Struct, kw_only=True, rename="camel"):

@@ -20,7 +20,7 @@ from rmqkit.client.consumer.settling import SUSPEND_S, instruction_of, log_dead,
 from rmqkit.client.consumer.statistics import ConsumeStatistics
 from rmqkit.client.instance import Instance
 from rmqkit.errors import DecodeError, RmqError
-from rmqkit.model.topic import GroupRetryPolicy, SubscriptionGroupConfig
+from rmqkit.model.topic import SubscriptionGroupConfig
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import request
 from rmqkit.protocol.headers import GroupRequestHeader
@@ -134,7 +134,7 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
             try:
                 answered = await self._instance.call(address, command, f"asking for group {self.group!r}")
                 config = answered.decode_body(SubscriptionGroupConfig)
-                found = isinstance(config.group_retry_policy, GroupRetryPolicy)
+                found = config.chosen_retry_policy is not None
             except (RmqError, DecodeError) as error:
                 log.info("the retry policy of group %s is not known: %s", self.group, error)
         self._policies[broker_name] = found, now_s

@@ -127,12 +127,14 @@ async def set_mode(desk: BrokerHarness, **fields: Any) -> Command:
         ({"mode": "POP"}, ResponseCode.SUCCESS),
         ({"mode": "TELEPATHY"}, ResponseCode.INVALID_PARAMETER),
         ({"topic": "missing"}, ResponseCode.TOPIC_NOT_EXIST),
-        ({"consumerGroup": "missing"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"consumerGroup": "new"}, ResponseCode.SUCCESS),
+        ({"consumerGroup": "no group"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
         ({"topic": "%RETRY%g"}, ResponseCode.NO_PERMISSION),
     ],
 )
 async def test_the_mode_of_a_group(desk: BrokerHarness, fields: dict[str, str], code: int) -> None:
-    """PULL or POP may be set; others, and what does not exist, are refused with the reason."""
+    """PULL or POP may be set, also as the first use of a group; others, and what does not exist, are refused
+    with the reason."""
     answer = await set_mode(desk, **fields)
     assert answer.code == code
     assert bool(answer.remark) == bool(code)

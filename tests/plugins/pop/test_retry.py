@@ -33,9 +33,6 @@ EXPONENTIAL = GroupRetryPolicy(
 @pytest.mark.parametrize(
     ("policy", "failed", "expected"),
     [
-        (GroupRetryPolicy(), 0, 10_000),
-        (GroupRetryPolicy(), 1, 30_000),
-        (GroupRetryPolicy(), 99, 7_200_000),
         (GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy(next=(1, 2, 3, 4))), 0, 3),
         (GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy(next=(1, 2, 3, 4))), 7, 4),
         (EXPONENTIAL, 0, 1_000),

@@ -179,6 +179,16 @@ async def test_the_policy_of_a_group_hides_what_failed(pops: PopDesk) -> None:
     assert again.message.reconsume_times == 1
 
 
+async def test_a_policy_that_says_nothing_hides_nothing(pops: PopDesk) -> None:
+    """Java's tools give one to each group that they make."""
+    await put_group(pops, group_retry_policy=GroupRetryPolicy())
+    await send(pops, "a")
+    await pops.pop()
+    await pops.pass_time(LEASE_MS + 100)
+    (again,) = await pops.pop()
+    assert again.message.reconsume_times == 1
+
+
 async def test_many_leases_that_end_together(pops: PopDesk) -> None:
     """All of them, each once, also those that were changed at the same time."""
     await send(pops, *map(str, range(100)))

@@ -359,6 +359,22 @@ async def test_a_deletion_beyond_the_window_counts_at_a_late_start(
             assert found(desk) == [b"B"]
 
 
+async def test_a_deletion_counts_while_the_topic_is_not_read(autojump_clock: Clock, tmp_path: Path) -> None:
+    """Its message waits in the wheel already, and nothing enters it while a slow device is written."""
+    async with open_desk(tmp_path) as desk, timing(desk):
+        due_ms = desk.clock.now_ms() + 5_000
+        for key in ("A", "B"):
+            put(desk, timed(key.encode(), {"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(due_ms)}))
+        await after(desk, 1_000)
+        await change(desk, timerStopEnqueue="true")
+        put(desk, deletion("T+A", due_ms))
+        await after(desk, 6_000)
+        assert found(desk) == [b"B"]
+        await change(desk, timerStopEnqueue="false")
+        await after(desk, 2_000)
+        assert found(desk) == [b"B"]
+
+
 async def test_a_deletion_counts_while_nobody_runs(autojump_clock: Clock, tmp_path: Path) -> None:
     """A message that is overdue at the start of the service, and its deletion behind it: neither is
     delivered; others are."""
