@@ -197,6 +197,19 @@ class RequestTimeout(ClientError):
         self.timeout_ms = timeout_ms
 
 
+class TooManyFailures(ClientError):
+    """The handlers of a consumer have failed so often in a row that it has ended itself; the last error is
+    the cause. What they had in hand is neither finished nor sent back."""
+
+    def __init__(self, group: str, failures: int, last: Exception) -> None:
+        super().__init__(
+            f"the handlers of the consumer of {group!r} have failed {failures} times in a row"
+            f" (stop_after_failures), at last with {type(last).__name__}: {last}. Its messages wait; start it"
+            " again when the cause is mended"
+        )
+        self.failures = failures
+
+
 class NoRoute(ClientError):
     """No name server has the topic."""
 

@@ -64,6 +64,7 @@ from rmqkit.errors import (
     RequestTimeout,
     RmqError,
     SendFailed,
+    TooManyFailures,
 )
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
@@ -130,6 +131,7 @@ __all__ = [
     "SendFailed",
     "SendResult",
     "SendStatus",
+    "TooManyFailures",
     "Transaction",
     "TransactionState",
     "broker_views",

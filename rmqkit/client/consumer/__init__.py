@@ -17,6 +17,7 @@
     batches         gathers batches
     settling        what becomes of a message after its handler
     engine          the loops: rebalance, pulls, commits, lock renewals
+    breaker         ends a consumer whose handlers keep failing
     source          what a message in hand belongs to: an assigned queue, or its own lease
     member          joining and leaving a group, and what brokers ask
     group_consumer  members that keep a share of the queues

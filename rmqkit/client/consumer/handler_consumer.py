@@ -14,12 +14,13 @@ from anyio.abc import TaskStatus
 from rmqkit.client.calling import in_thread, runs_in_loop
 from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.batches import Batches
+from rmqkit.client.consumer.breaker import Breaker
 from rmqkit.client.consumer.delivery import DeadLetter, Delivery, InHand, MessageOutcomes, Retry
 from rmqkit.client.consumer.member import Member
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.send_back import restored
 from rmqkit.client.consumer.settling import instruction_of
-from rmqkit.errors import ClientError
+from rmqkit.errors import ClientError, TooManyFailures
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ class HandlerOptions(Protocol):
     @property
     def bad_records(self) -> BadRecords: ...
     @property
+    def stop_after_failures(self) -> int | None: ...
+    @property
     def ordered(self) -> bool: ...
 
 
@@ -55,6 +58,16 @@ class HandlerConsumer(Member):
     _outcomes: MessageOutcomes[Any] | None = None
     #: The handler of `run`, while it runs.
     _call: Callable[[ReceivedMessage], Awaitable[object]] | None = None
+
+    def _breaker(self) -> Breaker:
+        """What ends the consumer when its handlers keep failing."""
+
+        def trip(error: TooManyFailures) -> None:
+            log.error("%s", error)
+            self._distributor.close(error)
+            self.stop()
+
+        return Breaker(self.group, self.options.stop_after_failures, trip)
 
     async def run(
         self, handle: Handler, *, concurrency: int | None = None, stop_on: Sequence[signal.Signals] = ()

@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio
 
+from rmqkit.client.consumer.breaker import Breaker
 from rmqkit.client.consumer.delivery import DeadLetter, InHand, MessageOutcomes, Retry
 from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.leases import Leases
@@ -47,6 +48,7 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
         popper: Popper,
         leases: Leases,
         statistics: ConsumeStatistics,
+        breaker: Breaker,
     ) -> None:
         self.group = group
         self.backend = instance.backend
@@ -55,6 +57,7 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
         self._popper = popper
         self._leases = leases
         self._statistics = statistics
+        self._breaker = breaker
         self._send_back = SendBack(instance, group, RetrySchedule(options.max_attempts))
         self._settling = anyio.CapacityLimiter(MAX_SETTLING)
         #: Whether the group has a retry policy, by broker, and when that was asked.
@@ -66,6 +69,8 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
     def measured(self, source: Lease, messages: int, began_s: float, *, ok: bool) -> None:
         now_s = source.consumed_s = self.backend.current_time()
         self._statistics.consumed(source.queue.topic, messages, now_s - began_s, now_s, ok=ok)
+        if ok:
+            self._breaker.succeeded()
 
     def finished(self, source: Lease, message: ReceivedMessage) -> None:
         source.finish(message)
@@ -77,6 +82,10 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
     async def failed(self, in_hand: Sequence[InHand[Lease]], error: Exception) -> None:
         instruction = instruction_of(error)
         log_failure([message for _, message in in_hand], instruction)
+        if self._breaker.failed(instruction):
+            for lease, message in in_hand:
+                self.returned(lease, message)
+            return
         async with anyio.create_task_group() as group:
             for lease, message in in_hand:
                 group.start_soon(self._retry, lease, message, instruction)

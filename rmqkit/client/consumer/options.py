@@ -126,6 +126,7 @@ class PushKeywords(GroupKeywords, total=False):
     concurrency: int
     max_attempts: int | None
     drain_s: float
+    stop_after_failures: int | None
 
 
 class LitePullKeywords(GroupKeywords, total=False):
@@ -229,6 +230,9 @@ class PushOptions(GroupOptions):
     max_attempts   deliveries of a message, the first one included, until it goes to the dead-letter topic;
                    default 17 (Java's 16 are retries), without limit if ordered
     drain_s        how long handlers may go on when the consumer is left
+    stop_after_failures  failures in a row, of whatever messages, after which the consumer ends with
+                   `TooManyFailures`, so that a dependency that is down does not fill the dead letters.
+                   Default: never
 
     Raises ClientError for a value out of range.
     """
@@ -237,10 +241,13 @@ class PushOptions(GroupOptions):
     concurrency: int = 20
     max_attempts: int | None = None
     drain_s: float = 30.0
+    stop_after_failures: int | None = None
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        check_handling(self.order, self.concurrency, self.max_attempts, self.drain_s)
+        check_handling(
+            self.order, self.concurrency, self.max_attempts, self.drain_s, self.stop_after_failures
+        )
 
     @property
     def queue_order(self) -> Order:
@@ -287,7 +294,9 @@ class LitePullOptions(GroupOptions):
         return self.auto_commit
 
 
-def check_handling(order: str, concurrency: int, max_attempts: int | None, drain_s: float) -> None:
+def check_handling(
+    order: str, concurrency: int, max_attempts: int | None, drain_s: float, stop_after_failures: int | None
+) -> None:
     """Check the settings for handlers. Raises ClientError."""
     if order not in LANES:
         raise ClientError(f"order={order!r}: must be {', '.join(LANES)}")
@@ -297,3 +306,5 @@ def check_handling(order: str, concurrency: int, max_attempts: int | None, drain
         raise ClientError(f"max_attempts={max_attempts}: the first delivery is an attempt")
     if drain_s < 0:
         raise ClientError(f"drain_s={drain_s}: must not be negative")
+    if stop_after_failures is not None and stop_after_failures < 1:
+        raise ClientError(f"stop_after_failures={stop_after_failures}: must be 1 at least, or None")

@@ -105,7 +105,7 @@ class PopConsumer(HandlerConsumer):
             self._note_room,
         )
         self._outcomes = LeaseOutcomes(
-            self._instance, self.group, self.options, self._popper, leases, self.statistics
+            self._instance, self.group, self.options, self._popper, leases, self.statistics, self._breaker()
         )
         tasks.start_soon(leases.run)
         tasks.start_soon(self._follow_routes, tasks)

@@ -24,6 +24,7 @@ class PopKeywords(TypedDict, total=False):
     concurrency: int
     max_attempts: int | None
     drain_s: float
+    stop_after_failures: int | None
     lease_ms: int
     prefetch: int
     start: Literal["first", "last"]
@@ -41,6 +42,7 @@ class PopOptions:
     max_attempts   deliveries of a message, the first one included, until it goes to the dead-letter topic.
                    Default: as many as the group's settings at the broker allow, which count in any case
     drain_s        how long handlers may go on when the consumer is left
+    stop_after_failures  as in `PushOptions`
     lease_ms       how long a message belongs to this member before its lease is renewed or ends, 1000 to
                    43200000. What a killed member had is delivered to others so much later
     prefetch       messages that are leased ahead of idle handlers, 0 to 1024. One that waits for a handler
@@ -55,6 +57,7 @@ class PopOptions:
     concurrency: int = 20
     max_attempts: int | None = None
     drain_s: float = 30.0
+    stop_after_failures: int | None = None
     lease_ms: int = 60_000
     prefetch: int = 32
     start: Literal["first", "last"] = "last"
@@ -62,7 +65,9 @@ class PopOptions:
 
     def __attrs_post_init__(self) -> None:
         check_bad_records(self.bad_records)
-        check_handling(self.order, self.concurrency, self.max_attempts, self.drain_s)
+        check_handling(
+            self.order, self.concurrency, self.max_attempts, self.drain_s, self.stop_after_failures
+        )
         if self.start not in ("first", "last"):
             raise ClientError(f"start={self.start!r}: must be first or last")
         check_lease(self.lease_ms)

@@ -68,6 +68,7 @@ class PushConsumer(GroupConsumer, HandlerConsumer):
             self._engine.statistics,
             tasks,
             self._instance,
+            self._breaker(),
         )
         await super()._work(tasks)
 

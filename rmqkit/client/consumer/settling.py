@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 from attrs import evolve
 
 from rmqkit.client.consumer.assigned import Assigned
+from rmqkit.client.consumer.breaker import Breaker
 from rmqkit.client.consumer.delivery import DeadLetter, InHand, MessageOutcomes, Retry
 from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.options import PushOptions
@@ -46,6 +47,7 @@ class RetryPolicy(MessageOutcomes[Assigned]):
         statistics: ConsumeStatistics,
         tasks: TaskGroup,
         instance: Instance,
+        breaker: Breaker,
     ) -> None:
         self.group = group
         self.backend = instance.backend
@@ -56,6 +58,7 @@ class RetryPolicy(MessageOutcomes[Assigned]):
         self._send_back = send_back
         self._distributor = distributor
         self._tasks = tasks
+        self._breaker = breaker
         self._sending = anyio.CapacityLimiter(MAX_SENDING)
 
     def check_usable(self) -> None:
@@ -64,6 +67,8 @@ class RetryPolicy(MessageOutcomes[Assigned]):
     def measured(self, source: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
         now_s = source.consumed_s = self.backend.current_time()
         self._statistics.consumed(source.queue.topic, messages, now_s - began_s, now_s, ok=ok)
+        if ok:
+            self._breaker.succeeded()
 
     def finished(self, source: Assigned, message: ReceivedMessage) -> None:
         source.finish(message)
@@ -76,6 +81,10 @@ class RetryPolicy(MessageOutcomes[Assigned]):
     async def failed(self, in_hand: Sequence[InHand[Assigned]], error: Exception) -> None:
         instruction = instruction_of(error)
         log_failure([message for _, message in in_hand], instruction)
+        if self._breaker.failed(instruction):
+            for assigned, message in in_hand:
+                self.returned(assigned, message)
+            return
         async with anyio.create_task_group() as group:
             for assigned, message in in_hand:
                 group.start_soon(self._retry, assigned, message, instruction)

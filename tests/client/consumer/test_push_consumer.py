@@ -22,6 +22,7 @@ from rmqkit.client import (
     Prefetch,
     ReceivedMessage,
     Retry,
+    TooManyFailures,
     sql,
     tag,
 )
@@ -65,6 +66,41 @@ async def dead_letters(client: Client, group: str) -> list[ReceivedMessage]:
     async with client.pull_consumer("undertakers") as reader:
         result = await reader.pull(MessageQueue(f"%DLQ%{group}", "broker-a", 0), 0)
     return list(result.messages)
+
+
+@pytest.mark.parametrize("kind", ["push_consumer", "pop_consumer"])
+async def test_a_consumer_that_keeps_failing_ends(
+    tmp_path: Path, autojump_clock: MockClock, kind: str
+) -> None:
+    """After so many failures in a row; a success between them begins anew, and dead letters do not count.
+    What was in hand waits for the next start, and none of it is a dead letter."""
+    wrong: dict[str, list[Exception]] = {
+        "a": [OSError("no")],
+        "b": [OSError("no")],
+        "dead": [DeadLetter("bad")],
+        "d": [OSError("down"), OSError("down")],
+        "e": [Retry(after=1)],
+        "f": [OSError("down")],
+    }
+    async with group_of(tmp_path, queues=1) as group, group.open_client("a") as client:
+        handled = Handled(wrong)
+        await send(group, "a", "b", "fine", "dead", "d", "e", "f", "g")
+        open_consumer = getattr(client, kind)
+        consumer = open_consumer(
+            "g", subscribe={"T": "*"}, start="first", concurrency=1, stop_after_failures=3
+        )
+        async with consumer:
+            with pytest.raises(TooManyFailures, match=r"3 times in a row.*OSError: down") as ended:
+                await consumer.run(handled)
+            assert isinstance(ended.value.__cause__, OSError)
+        assert handled.bodies == ["a", "b", "fine", "dead", "d", "e", "f"]
+        again = Handled()
+        async with open_consumer("g", subscribe={"T": "*"}) as consumer, trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, again)
+            await until(lambda: {"a", "b", "d", "e", "f", "g"} <= set(again.bodies))
+            nursery.cancel_scope.cancel()
+        assert next(each.reconsume_times for each in again.messages if each.body == b"f") == 0
+        assert [each.body for each in await dead_letters(client, "g")] == [b"dead"]
 
 
 @pytest.mark.row("S163", "S164", "S175", "S181", "S183", "S197", "S222")
