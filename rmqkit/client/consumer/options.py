@@ -11,9 +11,10 @@ from urllib.parse import urlencode
 
 from attrs import field, frozen
 
-from rmqkit.client.consumer.assigned import LANES, Order
+from rmqkit.client.consumer.assigned import Order
 from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records
 from rmqkit.client.consumer.flow_control import Prefetch
+from rmqkit.client.consumer.handling import check_handling
 from rmqkit.client.consumer.pulling import subscription
 from rmqkit.client.consumer.rebalance import Changes
 from rmqkit.client.consumer.retry_schedule import RetrySchedule
@@ -37,7 +38,6 @@ from rmqkit.plugin.allocation import AllocationStrategy
 #: Deliveries of a message in a group without order, unless `max_attempts` is given: Java's default of 16 for
 #: maxReconsumeTimes counts the retries alone.
 DEFAULT_ATTEMPTS = 17
-MAX_CONCURRENCY = 10_000
 PULL_MESSAGES = 32
 MAX_PULL_MESSAGES = 1024
 MAX_PULL_INTERVAL_MS = 65_535
@@ -292,19 +292,3 @@ class LitePullOptions(GroupOptions):
     def commits(self) -> bool:
         """`auto_commit`."""
         return self.auto_commit
-
-
-def check_handling(
-    order: str, concurrency: int, max_attempts: int | None, drain_s: float, stop_after_failures: int | None
-) -> None:
-    """Check the settings for handlers. Raises ClientError."""
-    if order not in LANES:
-        raise ClientError(f"order={order!r}: must be {', '.join(LANES)}")
-    if not 0 < concurrency <= MAX_CONCURRENCY:
-        raise ClientError(f"concurrency={concurrency}: 1 to {MAX_CONCURRENCY} are allowed")
-    if max_attempts is not None and max_attempts < 1:
-        raise ClientError(f"max_attempts={max_attempts}: the first delivery is an attempt")
-    if drain_s < 0:
-        raise ClientError(f"drain_s={drain_s}: must not be negative")
-    if stop_after_failures is not None and stop_after_failures < 1:
-        raise ClientError(f"stop_after_failures={stop_after_failures}: must be 1 at least, or None")

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from rmqkit.client.consumer.assigned import Order
 from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records
-from rmqkit.client.consumer.options import check_handling
+from rmqkit.client.consumer.handling import check_handling
 from rmqkit.errors import ClientError
 from rmqkit.model.subscription import CLUSTERING, FROM_FIRST_OFFSET, FROM_LAST_OFFSET
 
