@@ -14,8 +14,6 @@ from rmqkit.protocol.message_id import offset_message_id
 from rmqkit.protocol.receipt import retry_mark
 from rmqkit.toolkit.restored import restored
 
-#: Java: CustomizedRetryPolicy. The first retry waits for the third delay.
-_FIRST = 2
 #: Put hooks must not keep back a message once more that was delivered already.
 _UNSEEN = frozenset({props.DELAY, props.TRANSACTION_PREPARED, *props.TIMER_INPUTS, props.REPEAT})
 
@@ -41,20 +39,8 @@ def next_step(
     `waited` says that this is done."""
     if failed >= most and not waited:
         return Step(Next.DEAD)
-    wait_ms = 0 if waited or policy is None else first_pop_ms + delay_ms(policy, failed) - now_ms
+    wait_ms = 0 if waited or policy is None else first_pop_ms + policy.delay_ms(failed) - now_ms
     return Step(Next.WAIT, wait_ms) if wait_ms > 0 else Step(Next.AGAIN)
-
-
-def delay_ms(policy: GroupRetryPolicy, failed: int) -> int:
-    """The delay of the delivery after this many failed ones, counted from the one that failed last."""
-    exponential = policy.exponential_retry_policy
-    if policy.type == "EXPONENTIAL":
-        initial, most, multiplier = (5_000, 7_200_000, 2)
-        if exponential is not None:
-            initial, most, multiplier = exponential.initial, exponential.max, exponential.multiplier
-        return min(most, initial * int(max(1, multiplier) ** min(failed, 40)))
-    levels = policy.customized_retry_policy.next if policy.customized_retry_policy else ()
-    return levels[min(failed + _FIRST, len(levels) - 1)] if levels else 0
 
 
 def copy_for_retry(
@@ -103,4 +89,4 @@ def origin_topic(topic: str, group: str) -> str:
     return topic
 
 
-__all__ = ["Next", "Step", "copy_for_dead_letters", "copy_for_retry", "delay_ms", "next_step", "origin_topic"]
+__all__ = ["Next", "Step", "copy_for_dead_letters", "copy_for_retry", "next_step", "origin_topic"]

@@ -89,7 +89,7 @@ def _arguments(parser: ArgumentParser) -> None:
         "--retry-delays",
         type=_delays,
         metavar="T,T,...",
-        help="when a failed message comes again to members that pop, after each failure: 5s,1m,10m",
+        help="when a failed message comes again, after each failure: 5s,1m,10m",
     )
     policy.add_argument(
         "--retry-exponential",

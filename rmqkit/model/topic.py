@@ -92,6 +92,11 @@ class CustomizedRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen
     next: tuple[int, ...] = ()
 
 
+#: The first retry waits for the third of the customized delays (Java: CustomizedRetryPolicy).
+_FIRST_RETRY = 2
+_MOST_DOUBLINGS = 40
+
+
 class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
     """When a failed message is delivered again (Java: GroupRetryPolicy); `type` is CUSTOMIZED or
     EXPONENTIAL. Java's tools give each group one that says nothing."""
@@ -99,6 +104,16 @@ class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen=True
     type: str = "CUSTOMIZED"
     exponential_retry_policy: ExponentialRetryPolicy | None = None
     customized_retry_policy: CustomizedRetryPolicy | None = None
+
+    def delay_ms(self, failed: int) -> int:
+        """The delay of the delivery after this many failed ones before the one that failed last; 0 when the
+        policy says nothing."""
+        if self.type == "EXPONENTIAL":
+            growing = self.exponential_retry_policy or ExponentialRetryPolicy()
+            factor = int(max(1, growing.multiplier) ** min(failed, _MOST_DOUBLINGS))
+            return min(growing.max, growing.initial * factor)
+        levels = self.customized_retry_policy.next if self.customized_retry_policy else ()
+        return levels[min(failed + _FIRST_RETRY, len(levels) - 1)] if levels else 0
 
 
 class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", frozen=True):

@@ -9,7 +9,6 @@ import pytest
 
 from rmqkit.client import BlockingClient, ReceivedMessage
 from rmqkit.model.topic import GroupRetryPolicy
-from rmqkit_pop.retry import delay_ms
 from tests.cli.conftest import Ready, Run, Start, Verbs, until
 
 
@@ -231,13 +230,13 @@ def test_settings_of_a_group(group: Verbs, client: BlockingClient) -> None:
     policy = config.group_retry_policy
     assert isinstance(policy, GroupRetryPolicy)
     assert (config.retry_max_times, config.consume_enable) == (5, True)
-    assert [delay_ms(policy, failed) for failed in range(3)] == [500, 60_000, 60_000]
+    assert [policy.delay_ms(failed) for failed in range(3)] == [500, 60_000, 60_000]
 
     said = group.text("set", "chosen", "--retry-exponential", "5s:1m:3")
     assert said == "group chosen updated on broker-a\n"
     policy = client.groups.configs()["chosen"]["broker-a"].group_retry_policy
     assert isinstance(policy, GroupRetryPolicy)
-    assert [delay_ms(policy, failed) for failed in range(4)] == [5_000, 15_000, 45_000, 60_000]
+    assert [policy.delay_ms(failed) for failed in range(4)] == [5_000, 15_000, 45_000, 60_000]
 
     group.text("set", "chosen", "--retry-by-client", "--consume", "off", "--ordered", "on")
     config = client.groups.configs()["chosen"]["broker-a"]

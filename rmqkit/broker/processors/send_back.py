@@ -17,7 +17,7 @@ from rmqkit.model.dead_letter import CAUSES, Why, reasons
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import PERM_WRITE
-from rmqkit.model.topic import TopicConfig
+from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.plugin.access import check_read
 from rmqkit.plugin.hooks import SEND_BACK, SEND_BACK_TO_DLQ, ConsumeContext, ConsumeMessageHook
 from rmqkit.plugin.request import EachRequest, Outcome, Peer
@@ -28,7 +28,7 @@ from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import ConsumerSendMsgBackRequestHeader
 from rmqkit.protocol.message_id import offset_message_id
 from rmqkit.toolkit.cold_reads import read_cached
-from rmqkit.toolkit.later import Level, mark_later
+from rmqkit.toolkit.later import Due, Level, Time, mark_later
 from rmqkit.toolkit.restored import restored
 from rmqkit.toolkit.set_aside import Origin, set_aside
 from rmqkit.toolkit.unsaved import when_saved
@@ -79,6 +79,8 @@ class SendBackProcessor(EachRequest):
         queue_id = 0 if to_dead_letters else randrange(max(target.write_queue_nums, 1))
         try:
             message = self._copy(original, target, queue_id, header, to_dead_letters=to_dead_letters)
+            if not to_dead_letters:
+                self._put_off(message, original.reconsume_times, header, group)
         except MessageIllegal as error:
             return self._set_aside(request, header, found, str(error))
         tell = partial(self._tell, request, header, original, peer, target)
@@ -143,8 +145,7 @@ class SendBackProcessor(EachRequest):
         *,
         to_dead_letters: bool,
     ) -> PutMessage:
-        """The record to write: same body and birth, one more reconsumption. With level 0 the broker chooses
-        the level."""
+        """The record to write: same body and birth, one more reconsumption."""
         properties = dict(original.properties)
         properties.setdefault(props.RETRY_TOPIC, original.topic)
         properties.setdefault(
@@ -161,12 +162,26 @@ class SendBackProcessor(EachRequest):
         message = restored(original, target.topic_name, queue_id)
         message.reconsume_times += 1
         message.set_properties(properties)
-        if not to_dead_letters:
-            # A broker without delay levels delivers the retry at once.
-            with suppress(RequestRefused):
-                level = header.delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
-                mark_later(self._broker, message, Level(level))
         return message
+
+    def _put_off(
+        self,
+        message: PutMessage,
+        failed: int,
+        header: ConsumerSendMsgBackRequestHeader,
+        group: SubscriptionGroupConfig,
+    ) -> None:
+        """Have a retry delivered later: after the level that the consumer names, or that of its failures. If
+        it names none and the group has a retry policy, after the policy's delay; Java has levels alone."""
+        policy = group.chosen_retry_policy
+        wanted: list[Due] = [Level(header.delay_level or FIRST_RETRY_LEVEL + failed)]
+        if policy is not None and not header.delay_level:
+            wanted.insert(0, Time(self._broker.clock.now_ms() + policy.delay_ms(failed)))
+        for due in wanted:
+            # A broker without timers has levels, and without those it delivers the retry at once.
+            with suppress(RequestRefused):
+                mark_later(self._broker, message, due)
+                return
 
     def _tell(
         self,

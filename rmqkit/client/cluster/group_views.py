@@ -202,7 +202,7 @@ async def change_group(
     """Change settings of a group on each broker, and create it where it is missing; what is not given stays.
 
     retries   deliveries after the first one, until a message is a dead letter (retryMaxTimes)
-    retry     when a failed message is delivered again to those that pop; None: as the client says
+    retry     when a failed message is delivered again; None: as the client says, or by delay levels
     consumes  whether the group may consume (consumeEnable)
     ordered   whether its 5.x clients get the messages of a queue in order (consumeMessageOrderly)
 

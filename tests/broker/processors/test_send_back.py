@@ -11,10 +11,11 @@ from rmqkit.limits import MAX_PROPERTIES_BYTES
 from rmqkit.model import names, set_aside
 from rmqkit.model.message import PutMessage, StoredMessage
 from rmqkit.model.sysflag import PERM_READ
-from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
+from rmqkit.model.topic import CustomizedRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig, TopicConfig
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.record import unpack
 from rmqkit.testing.peer import FakePeer
+from rmqkit_timer.messages import due_ms
 from tests.broker.desk import BrokerHarness
 
 Opened = Callable[..., AbstractAsyncContextManager[BrokerHarness]]
@@ -62,6 +63,37 @@ async def test_a_retry_waits_for_its_level(desk: BrokerHarness, asked: int, time
     assert copy.properties["TAGS"] == "A"
     origin = copy.properties["ORIGIN_MESSAGE_ID"]
     assert origin.endswith(f"{original.physical_offset:016X}")
+
+
+@pytest.mark.parametrize(
+    ("asked", "times", "timers", "place"),
+    [
+        (0, 0, True, 1_000),
+        (0, 1, True, 8_000),
+        (0, 7, True, 8_000),
+        (4, 0, True, "level 4"),
+        (0, 1, False, "level 3"),
+    ],
+)
+async def test_a_retry_waits_as_the_policy_of_its_group_says(
+    opened: Opened, asked: int, times: int, timers: bool, place: int | str
+) -> None:
+    """Where its consumer names no level; also a message that was timed itself. A timer ends at the end of its
+    second; without timers the next delay level takes its place."""
+    policy = GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy(next=(0, 0, 2_000, 9_000)))
+    async with opened(timerWheelEnable=timers) as desk:
+        await desk.broker.groups.put(SubscriptionGroupConfig(group_name="g", group_retry_policy=policy))
+        original = await failed(desk, times=times, TIMER_OUT_MS="1", TIMER_ENQUEUE_MS="1")
+        answer = await desk.send_back(original.physical_offset, delay_level=asked)
+        assert answer.code == 0
+        timed = desk.stored(names.TIMER_TOPIC)
+        found: list[int | str] = [due_ms(each.properties) - desk.clock.now_ms() for each in timed] + [
+            f"level {at}" for at in range(1, 19) for _ in parked(desk, at)
+        ]
+        assert found == [place]
+        for each in timed:
+            assert each.properties["REAL_TOPIC"] == "%RETRY%g"
+            assert each.reconsume_times == times + 1
 
 
 async def test_a_copy_is_counted_under_the_topic_in_which_it_is_stored(desk: BrokerHarness) -> None:

@@ -14,15 +14,7 @@ from rmqkit.model.topic import (
 )
 from rmqkit.protocol import record
 from rmqkit.testing.store import message
-from rmqkit_pop.retry import (
-    Next,
-    Step,
-    copy_for_dead_letters,
-    copy_for_retry,
-    delay_ms,
-    next_step,
-    origin_topic,
-)
+from rmqkit_pop.retry import Next, Step, copy_for_dead_letters, copy_for_retry, next_step, origin_topic
 
 EXPONENTIAL = GroupRetryPolicy(
     type="EXPONENTIAL",
@@ -43,7 +35,7 @@ EXPONENTIAL = GroupRetryPolicy(
 )
 def test_the_delay_of_a_policy(policy: GroupRetryPolicy, failed: int, expected: int) -> None:
     """Levels begin at the third, as Java's do; exponential delays have a limit."""
-    assert delay_ms(policy, failed) == expected
+    assert policy.delay_ms(failed) == expected
 
 
 def test_a_message_is_hidden_until_its_policy_lets_it_come_again() -> None:
@@ -107,5 +99,5 @@ def test_a_groups_policy_is_javas_json() -> None:
     )
     found = msgspec.json.decode(text, type=SubscriptionGroupConfig)
     assert isinstance(found.group_retry_policy, GroupRetryPolicy)
-    assert delay_ms(found.group_retry_policy, 0) == 7
+    assert found.group_retry_policy.delay_ms(0) == 7
     assert b"groupRetryPolicy" not in msgspec.json.encode(SubscriptionGroupConfig(group_name="g"))
