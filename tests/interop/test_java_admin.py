@@ -38,7 +38,7 @@ SCENARIOS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "reset-queue": ((), {"offset": 2}),
     "clone-offset": ((), {"same": True, "unknown": 26}),
     "query-by-key": ((), {"found": 1, "tagged": 1}),
-    "consume-mode": ((), {"missing": 26}),
+    "consume-mode": ((), {"missing": 0}),
     "server-allocation": ((), {"received": 12}),
     "pop-mode": ((), {"received": 36, "failed": 1}),
     "broker-config": (("S009",), {"value": "48", "forbidden": 16}),
