@@ -47,6 +47,7 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
         options: PopOptions,
         popper: Popper,
         leases: Leases,
+        send_back: SendBack,
         statistics: ConsumeStatistics,
         breaker: Breaker,
     ) -> None:
@@ -58,7 +59,8 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
         self._leases = leases
         self._statistics = statistics
         self._breaker = breaker
-        self._send_back = SendBack(instance, group, RetrySchedule(options.max_attempts))
+        self._send_back = send_back
+        self._schedule = RetrySchedule(options.max_attempts)
         self._settling = anyio.CapacityLimiter(MAX_SETTLING)
         #: Whether the group has a retry policy, by broker, and when that was asked.
         self._policies: dict[str, tuple[bool, float]] = {}
@@ -91,9 +93,7 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
                 group.start_soon(self._retry, lease, message, instruction)
 
     async def _retry(self, lease: Lease, message: ReceivedMessage, instruction: Exception) -> None:
-        most = self._options.max_attempts
-        is_dead = isinstance(instruction, DeadLetter)
-        if is_dead or (most is not None and message.reconsume_times + 1 >= most):
+        if isinstance(instruction, DeadLetter) or self._schedule.is_last(message.reconsume_times):
             await self.bury(lease, instruction)
             return
         after_s = instruction.after if isinstance(instruction, Retry) else None

@@ -200,6 +200,11 @@ class Leases:
         self.let_end(lease)
         lease.drop()
         self._distributor.offer(lease)
+        await self.release(lease)
+
+    async def release(self, lease: Lease) -> None:
+        """Let others have a message at once, and do not count an attempt. A failure is logged: it comes after
+        its lease then."""
         try:
             async with self._changing:
                 await self._popper.change(lease, 0, suspend=True)

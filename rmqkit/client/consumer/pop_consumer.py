@@ -105,7 +105,14 @@ class PopConsumer(HandlerConsumer):
             self._note_room,
         )
         self._outcomes = LeaseOutcomes(
-            self._instance, self.group, self.options, self._popper, leases, self.statistics, self._breaker()
+            self._instance,
+            self.group,
+            self.options,
+            self._popper,
+            leases,
+            self._send_back,
+            self.statistics,
+            self._breaker(),
         )
         tasks.start_soon(leases.run)
         tasks.start_soon(self._follow_routes, tasks)
@@ -189,6 +196,8 @@ class PopConsumer(HandlerConsumer):
     async def _pop(self, place: _Place, count: int) -> None:
         """One held pop. It runs in a task of the client: what it brings after this member has stopped is
         given back, and not left alone until its lease ends. Raises as `Popper.pop`."""
+        leases = self._leases
+        assert leases is not None
         done = anyio.Event()
         failures: list[RmqError] = []
 
@@ -197,7 +206,7 @@ class PopConsumer(HandlerConsumer):
                 found = await self._lease(place, count, wait_ms=HOLD_MS)
                 if self._stopping.is_set():
                     for lease in found:
-                        await self._release_quietly(lease)
+                        await leases.release(lease)
                 else:
                     self._offer(found)
             except RmqError as error:
@@ -251,12 +260,6 @@ class PopConsumer(HandlerConsumer):
             finally:
                 lease.handled(scope)
 
-    async def _release_quietly(self, lease: Lease) -> None:
-        try:
-            await self._popper.change(lease, 0, suspend=True)
-        except RmqError as error:
-            log.info("message %s comes after its lease: %s", lease.message.message_id, error)
-
     # --- leaving --------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
@@ -286,7 +289,7 @@ class PopConsumer(HandlerConsumer):
         assert leases is not None
         async with anyio.create_task_group() as group:
             for lease in leases.held:
-                group.start_soon(self._release_quietly, lease)
+                group.start_soon(leases.release, lease)
         await leases.flush()
         await super()._leave()
 
