@@ -66,9 +66,6 @@ class GroupConsumer(Member):
     async def _work(self, tasks: TaskGroup) -> None:
         await self._engine.run(tasks)
 
-    async def _drain(self) -> None:
-        """Wait for nothing: what was given out counts as the application says."""
-
     async def _leave(self) -> None:
         await self._engine.leave()
         await super()._leave()

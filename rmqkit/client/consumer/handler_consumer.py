@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, Self, cast
@@ -16,15 +17,16 @@ from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.batches import Batches
 from rmqkit.client.consumer.breaker import Breaker
 from rmqkit.client.consumer.delivery import DeadLetter, Delivery, InHand, MessageOutcomes, Retry
-from rmqkit.client.consumer.member import Member
+from rmqkit.client.consumer.member import LEAVE_S, Member
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.send_back import restored
 from rmqkit.client.consumer.settling import instruction_of
+from rmqkit.client.consumer.source import Source
 from rmqkit.errors import ClientError, TooManyFailures
 
 log = logging.getLogger(__name__)
 
-#: A task that calls a handler lets other tasks run after so many messages or this time, whatever comes first.
+#: A worker lets other tasks run after this number of messages, and after this time, whichever is first.
 #: Handlers that wait for something let them run anyway.
 MAX_AT_ONCE = 32
 SLICE_S = 0.001
@@ -58,6 +60,23 @@ class HandlerConsumer(Member):
     _outcomes: MessageOutcomes[Any] | None = None
     #: The handler of `run`, while it runs.
     _call: Callable[[ReceivedMessage], Awaitable[object]] | None = None
+
+    @abstractmethod
+    def _sources(self) -> Sequence[Source]:
+        """What messages in hand belong to now."""
+
+    async def _drain(self) -> None:
+        """Wait up to `drain_s` for what handles messages, and cancel the others."""
+        with anyio.move_on_after(self.options.drain_s, shield=True):
+            await self._idle()
+        for source in self._sources():
+            source.drop()
+        with anyio.move_on_after(LEAVE_S, shield=True):
+            await self._idle()
+
+    async def _idle(self) -> None:
+        for source in self._sources():
+            await source.await_idle()
 
     def _breaker(self) -> Breaker:
         """What ends the consumer when its handlers keep failing."""

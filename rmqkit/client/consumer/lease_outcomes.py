@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Final
 
 import anyio
 
 from rmqkit.client.consumer.breaker import Breaker
-from rmqkit.client.consumer.delivery import DeadLetter, InHand, MessageOutcomes, Retry
+from rmqkit.client.consumer.delivery import DeadLetter, Retry
 from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.leases import Leases
 from rmqkit.client.consumer.pop_options import PopOptions
@@ -17,7 +16,7 @@ from rmqkit.client.consumer.popping import Popper
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.consumer.retry_schedule import DEAD_LETTER, RetrySchedule
 from rmqkit.client.consumer.send_back import SendBack
-from rmqkit.client.consumer.settling import SUSPEND_S, instruction_of, log_dead, log_failure, why_dead
+from rmqkit.client.consumer.settling import SUSPEND_S, HandlerOutcomes, log_dead, why_dead
 from rmqkit.client.consumer.statistics import ConsumeStatistics
 from rmqkit.client.instance import Instance
 from rmqkit.errors import DecodeError, RmqError
@@ -37,7 +36,7 @@ POLICY_LIFE_S: Final = 30.0
 MAX_SETTLING: Final = 64
 
 
-class LeaseOutcomes(MessageOutcomes[Lease]):
+class LeaseOutcomes(HandlerOutcomes[Lease]):
     """Acknowledges messages, hides failed ones until their next delivery, and moves dead letters."""
 
     def __init__(
@@ -51,28 +50,15 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
         statistics: ConsumeStatistics,
         breaker: Breaker,
     ) -> None:
-        self.group = group
-        self.backend = instance.backend
-        self._instance = instance
+        super().__init__(instance, group, statistics, breaker)
         self._options = options
         self._popper = popper
         self._leases = leases
-        self._statistics = statistics
-        self._breaker = breaker
         self._send_back = send_back
         self._schedule = RetrySchedule(options.max_attempts)
         self._settling = anyio.CapacityLimiter(MAX_SETTLING)
         #: Whether the group has a retry policy, by broker, and when that was asked.
         self._policies: dict[str, tuple[bool, float]] = {}
-
-    def check_usable(self) -> None:
-        self._instance.check_usable()
-
-    def measured(self, source: Lease, messages: int, began_s: float, *, ok: bool) -> None:
-        now_s = source.consumed_s = self.backend.current_time()
-        self._statistics.consumed(source.queue.topic, messages, now_s - began_s, now_s, ok=ok)
-        if ok:
-            self._breaker.succeeded()
 
     def finished(self, source: Lease, message: ReceivedMessage) -> None:
         source.finish(message)
@@ -81,32 +67,21 @@ class LeaseOutcomes(MessageOutcomes[Lease]):
     def returned(self, source: Lease, message: ReceivedMessage) -> None:
         self._leases.returned(source)
 
-    async def failed(self, in_hand: Sequence[InHand[Lease]], error: Exception) -> None:
-        instruction = instruction_of(error)
-        log_failure([message for _, message in in_hand], instruction)
-        if self._breaker.failed(instruction):
-            for lease, message in in_hand:
-                self.returned(lease, message)
-            return
-        async with anyio.create_task_group() as group:
-            for lease, message in in_hand:
-                group.start_soon(self._retry, lease, message, instruction)
-
-    async def _retry(self, lease: Lease, message: ReceivedMessage, instruction: Exception) -> None:
+    async def _retry(self, source: Lease, message: ReceivedMessage, instruction: Exception) -> None:
         if isinstance(instruction, DeadLetter) or self._schedule.is_last(message.reconsume_times):
-            await self.bury(lease, instruction)
+            await self._bury(source, instruction)
             return
         after_s = instruction.after if isinstance(instruction, Retry) else None
         try:
             async with self._settling:
-                hidden_s = await self._hidden_s(lease, message) if after_s is None else after_s
-                await self._popper.change(lease, round(hidden_s * 1000))
+                hidden_s = await self._hidden_s(source, message) if after_s is None else after_s
+                await self._popper.change(source, round(hidden_s * 1000))
         except RmqError as error:
             log.warning("message %s comes again after its lease: %s", message.message_id, error)
         finally:
-            self._leases.let_end(lease)
+            self._leases.let_end(source)
 
-    async def bury(self, lease: Lease, why: Exception) -> None:
+    async def _bury(self, lease: Lease, why: Exception) -> None:
         """Move a message to the dead letters of the group. When that fails, it comes again after its lease;
         when cancelled, too."""
         message = lease.message

@@ -18,7 +18,6 @@ from rmqkit.client.consumer.lasting import is_lasting
 from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.lease_outcomes import LeaseOutcomes
 from rmqkit.client.consumer.leases import Leases
-from rmqkit.client.consumer.member import LEAVE_S
 from rmqkit.client.consumer.options import Subscribe, subscriptions
 from rmqkit.client.consumer.pop_options import PopOptions, check_lease
 from rmqkit.client.consumer.popping import MAX_POP, Popper
@@ -268,21 +267,9 @@ class PopConsumer(HandlerConsumer):
         super().stop()
         self._note_room()
 
-    async def _drain(self) -> None:
-        """Wait up to `drain_s` for the handlers and for what is put away, and cancel the others."""
+    def _sources(self) -> list[Lease]:
         assert self._leases is not None
-        with anyio.move_on_after(self.options.drain_s, shield=True):
-            await self._idle()
-        for lease in self._leases.held:
-            if lease.in_hand:
-                lease.drop()
-        with anyio.move_on_after(LEAVE_S, shield=True):
-            await self._idle()
-
-    async def _idle(self) -> None:
-        assert self._leases is not None
-        for lease in self._leases.held:
-            await lease.await_idle()
+        return self._leases.held
 
     async def _leave(self) -> None:
         leases = self._leases

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 
-import anyio
 from anyio.abc import TaskGroup
 
+from rmqkit.client.consumer.assigned import Assigned
 from rmqkit.client.consumer.group_consumer import GroupConsumer
 from rmqkit.client.consumer.handler_consumer import HandlerConsumer
-from rmqkit.client.consumer.member import LEAVE_S
 from rmqkit.client.consumer.options import PushOptions, Subscribe, subscriptions
 from rmqkit.client.consumer.rebalance import Rebalance
 from rmqkit.client.consumer.settling import RetryPolicy
@@ -72,15 +71,5 @@ class PushConsumer(GroupConsumer, HandlerConsumer):
         )
         await super()._work(tasks)
 
-    async def _drain(self) -> None:
-        """Wait up to `drain_s` for the handlers, and cancel the others."""
-        with anyio.move_on_after(self.options.drain_s, shield=True):
-            await self._idle()
-        for assigned in self._engine.assigned.values():
-            assigned.drop()
-        with anyio.move_on_after(LEAVE_S, shield=True):
-            await self._idle()
-
-    async def _idle(self) -> None:
-        for assigned in list(self._engine.assigned.values()):
-            await assigned.await_idle()
+    def _sources(self) -> list[Assigned]:
+        return list(self._engine.assigned.values())

@@ -4,6 +4,7 @@ ConsumeMessageOrderlyService; behaviour sheet, B8 and B12)."""
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import anyio
@@ -12,7 +13,7 @@ from attrs import evolve
 
 from rmqkit.client.consumer.assigned import Assigned
 from rmqkit.client.consumer.breaker import Breaker
-from rmqkit.client.consumer.delivery import DeadLetter, InHand, MessageOutcomes, Retry
+from rmqkit.client.consumer.delivery import DeadLetter, InHand, MessageOutcomes, Retry, S
 from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.options import PushOptions
 from rmqkit.client.consumer.received import ReceivedMessage
@@ -34,7 +35,46 @@ LOCAL_RETRY_S = 5.0
 MAX_SENDING = 64
 
 
-class RetryPolicy(MessageOutcomes[Assigned]):
+class HandlerOutcomes(MessageOutcomes[S]):
+    """What the outcomes of all messages have in common: they are measured, and failures are told apart and
+    counted in a row. The subclasses say what becomes of the messages."""
+
+    def __init__(
+        self, instance: Instance, group: str, statistics: ConsumeStatistics, breaker: Breaker
+    ) -> None:
+        self.group = group
+        self.backend = instance.backend
+        self._instance = instance
+        self._statistics = statistics
+        self._breaker = breaker
+
+    def check_usable(self) -> None:
+        self._instance.check_usable()
+
+    def measured(self, source: S, messages: int, began_s: float, *, ok: bool) -> None:
+        now_s = source.consumed_s = self.backend.current_time()
+        self._statistics.consumed(source.queue.topic, messages, now_s - began_s, now_s, ok=ok)
+        if ok:
+            self._breaker.succeeded()
+
+    async def failed(self, in_hand: Sequence[InHand[S]], error: Exception) -> None:
+        instruction = instruction_of(error)
+        log_failure([message for _, message in in_hand], instruction)
+        if self._breaker.failed(instruction):
+            for source, message in in_hand:
+                self.returned(source, message)
+            return
+        async with anyio.create_task_group() as group:
+            for source, message in in_hand:
+                group.start_soon(self._retry, source, message, instruction)
+
+    @abstractmethod
+    async def _retry(self, source: S, message: ReceivedMessage, instruction: Exception) -> None:
+        """Have a failed message delivered again, or put it among the dead letters. Raises as
+        `MessageOutcomes.failed`."""
+
+
+class RetryPolicy(HandlerOutcomes[Assigned]):
     """Finishes messages, sends failed ones back, and repeats those of ordered queues in place. `tasks` runs
     the pauses until messages are given out again."""
 
@@ -49,26 +89,13 @@ class RetryPolicy(MessageOutcomes[Assigned]):
         instance: Instance,
         breaker: Breaker,
     ) -> None:
-        self.group = group
-        self.backend = instance.backend
-        self._instance = instance
-        self._statistics = statistics
+        super().__init__(instance, group, statistics, breaker)
         self._options = options
         self._schedule = options.schedule
         self._send_back = send_back
         self._distributor = distributor
         self._tasks = tasks
-        self._breaker = breaker
         self._sending = anyio.CapacityLimiter(MAX_SENDING)
-
-    def check_usable(self) -> None:
-        self._instance.check_usable()
-
-    def measured(self, source: Assigned, messages: int, began_s: float, *, ok: bool) -> None:
-        now_s = source.consumed_s = self.backend.current_time()
-        self._statistics.consumed(source.queue.topic, messages, now_s - began_s, now_s, ok=ok)
-        if ok:
-            self._breaker.succeeded()
 
     def finished(self, source: Assigned, message: ReceivedMessage) -> None:
         source.finish(message)
@@ -78,26 +105,15 @@ class RetryPolicy(MessageOutcomes[Assigned]):
         source.give_back(message)
         self._distributor.offer(source)
 
-    async def failed(self, in_hand: Sequence[InHand[Assigned]], error: Exception) -> None:
-        instruction = instruction_of(error)
-        log_failure([message for _, message in in_hand], instruction)
-        if self._breaker.failed(instruction):
-            for assigned, message in in_hand:
-                self.returned(assigned, message)
-            return
-        async with anyio.create_task_group() as group:
-            for assigned, message in in_hand:
-                group.start_soon(self._retry, assigned, message, instruction)
-
-    async def _retry(self, assigned: Assigned, message: ReceivedMessage, instruction: Exception) -> None:
+    async def _retry(self, source: Assigned, message: ReceivedMessage, instruction: Exception) -> None:
         if self._options.broadcast:
-            self.finished(assigned, message)
+            self.finished(source, message)
             return
         after_s = instruction.after if isinstance(instruction, Retry) else None
         dead = isinstance(instruction, DeadLetter)
         level = DEAD_LETTER if dead else self._schedule.level(message.reconsume_times, after_s)
-        if assigned.ordered and level != DEAD_LETTER:
-            self._again(assigned, message, _clamped(SUSPEND_S if after_s is None else after_s))
+        if source.ordered and level != DEAD_LETTER:
+            self._again(source, message, _clamped(SUSPEND_S if after_s is None else after_s))
             return
         try:
             async with self._sending:
@@ -106,12 +122,12 @@ class RetryPolicy(MessageOutcomes[Assigned]):
             log.warning(
                 "message %s is handled here again in %s s: %s", message.message_id, LOCAL_RETRY_S, problem
             )
-            self._again(assigned, message, LOCAL_RETRY_S)
+            self._again(source, message, LOCAL_RETRY_S)
         except BaseException:
-            self.returned(assigned, message)
+            self.returned(source, message)
             raise
         else:
-            self.finished(assigned, message)
+            self.finished(source, message)
             if level == DEAD_LETTER:
                 log_dead(self.group, message, instruction)
 
