@@ -15,7 +15,9 @@ def _counts(directory: Path, seed: int) -> dict[str, int]:
         "disturbances": len(world.done),
         "masters": len(world.journal.masters),
         "messages acknowledged": len(world.clients.acknowledged),
+        "for later": len(world.clients.timed),
         "consumed": len(world.clients.consumed),
+        "popped": len(world.clients.popped),
         "transactions": len(world.clients.prepared),
     }
 

@@ -27,12 +27,14 @@ class Journal:
     places   what acknowledged messages and those that consumers could see have at each place: their bodies
     masters  who acknowledged in an epoch of a group
     bodies   what was acknowledged, by broker name
+    finished places of leases whose acknowledgement was answered
     broken   promises that were broken in a hook
     """
 
     places: dict[Place, bytes] = field(factory=dict)
     masters: dict[tuple[str, int], str] = field(factory=dict)
     bodies: dict[str, set[bytes]] = field(factory=lambda: defaultdict(set))
+    finished: set[Place] = field(factory=set)
     broken: list[str] = field(factory=list)
     _newest: dict[str, int] = field(factory=lambda: defaultdict(int))
 
@@ -48,6 +50,15 @@ class Journal:
         """A message is at this place for everybody."""
         known = self.places.setdefault(place, body)
         assert known == body, f"{place} is {body[:40]!r}, and was {known[:40]!r}"
+
+    def leased(self, place: Place, body: bytes) -> None:
+        """A message is leased to somebody."""
+        self.seen(place, body)
+        assert place not in self.finished, f"{place} was acknowledged, and is delivered again"
+
+    def popped(self, place: Place) -> None:
+        """The acknowledgement of a lease was answered."""
+        self.finished.add(place)
 
 
 class Acknowledgements(SendMessageHook):

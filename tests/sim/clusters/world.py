@@ -8,7 +8,9 @@ stopped, lose power, are cut off from all or in one direction; their disks hang 
 clocks step; the coordinator is away, or does not hear renewals; name servers are killed; a planned switch is
 asked for. Checked are, on the way and at the end:
 
-- no acknowledged message is lost, and every one is consumed;
+- no acknowledged message is lost, and every one is consumed, by a group of push consumers and by one that
+  pops; those for later as well;
+- nothing is leased again at the place where its acknowledgement was answered;
 - a message of a transaction is at one place when it was committed, and at none otherwise;
 - no queue offset is used for two messages that were acknowledged or consumed;
 - one master acknowledges in an epoch, and none in an earlier epoch than another one has;
@@ -41,7 +43,7 @@ from rmqkit_failover.memory import MemoryLedger
 from rmqkit_failover.settings import FailoverOptions, group_prefix
 from rmqkit_failover.state import GroupView
 from tests.faults.replicating import records
-from tests.sim.clusters.clients import GROUP, QUEUES, TOPIC, Clients
+from tests.sim.clusters.clients import GROUP, LATEST_MS, QUEUES, TOPIC, Clients
 from tests.sim.clusters.coordinator import DistantCoordinator
 from tests.sim.clusters.disturbances import Disturbances
 from tests.sim.clusters.journal import Journal
@@ -50,7 +52,7 @@ from tests.sim.clusters.network import Network
 from tests.sim.clusters.programs import Member, NameServerProgram, Program
 
 GROUPS = ("one", "two")
-PRODUCERS, CONSUMERS, TRANSACTING = 2, 2, 2
+PRODUCERS, CONSUMERS, TRANSACTING, POPPING = 2, 2, 2, 2
 #: Questions come soon, and none is the last.
 TRANSACTIONS = {
     "transactionTimeOut": "1000",
@@ -139,9 +141,13 @@ class World:
                 consumers.start_soon(self.clients.consume, self._client_machine("c", number))
             for number in range(TRANSACTING):
                 consumers.start_soon(self.clients.transact, self._client_machine("t", number))
+            for number in range(POPPING):
+                consumers.start_soon(self.clients.pop, self._client_machine("o", number))
             async with trio.open_nursery() as producers:
                 for number in range(PRODUCERS):
                     producers.start_soon(self.clients.produce, client(1 + number))
+                later = partial(self.clients.produce, latest_ms=LATEST_MS)
+                producers.start_soon(later, self._client_machine("l", 0))
                 await trio.sleep_until(BEGIN_S)
                 await self._disturb()
                 await self._settled()
@@ -151,7 +157,7 @@ class World:
         await self._compare()
 
     def _client_machine(self, kind: str, number: int) -> Machine:
-        return self.network.machine(f"{kind}{number}", f"10.0.{9 + 'pct'.index(kind)}.{1 + number}")
+        return self.network.machine(f"{kind}{number}", f"10.0.{9 + 'pctol'.index(kind)}.{1 + number}")
 
     async def _disturb(self) -> None:
         disturbances = Disturbances(self)
@@ -181,7 +187,7 @@ class World:
 
         def missing() -> set[bytes]:
             committed = {body for body, commits in clients.prepared.items() if commits}
-            return (clients.acknowledged | committed) - clients.consumed
+            return (clients.acknowledged | committed) - (clients.consumed & clients.popped)
 
         await self._until(lambda: not missing(), lambda: f"{len(missing())} messages are not consumed")
         await self._until(self._none_open, lambda: "the brokers do not hear how transactions ended")
