@@ -44,7 +44,7 @@ class Clients:
     prepared        bodies of half messages that were answered so -> whether their transactions commit
     timed           those among them that were sent for later
     consumed        bodies that the push consumers have handled
-    popped          bodies whose leases were acknowledged
+    popped          bodies whose leases were to be acknowledged; one whose answer is lost may be finished
     over            set when the producers are to end
     consumers_over  set when the consumers are to end
     """
@@ -192,10 +192,10 @@ class Clients:
             if luck < _RENEWS:
                 await consumer.extend(lease)
                 await trio.sleep(self.chance.random() * 2)
+            self.popped.add(lease.message.body)
             await consumer.ack(lease)
         except RmqError:
             return
-        self.popped.add(lease.message.body)
         self.journal.popped(_place(lease))
 
 

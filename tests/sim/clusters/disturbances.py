@@ -177,7 +177,7 @@ class Disturbances:
             self._world.say(f"the disk of {member.name} is full until {until_s:.2f}")
 
     def _step_clock(self, member: Member) -> None:
-        by_ms = self._chance.choice([-3_600_000, -5_000, 5_000, 3_600_000])
+        by_ms = self._chance.choice([-60_000, -5_000, 5_000, 60_000])
         member.machine.wrong_by_ms += by_ms
         self._world.say(f"the clock of {member.name} steps by {by_ms} ms")
 
