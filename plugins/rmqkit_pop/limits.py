@@ -8,8 +8,6 @@ MAX_BATCH = 32
 MAX_INVISIBLE_MS = 12 * 3_600_000
 #: The longest wait of a held pop.
 MAX_POLL_MS = 300_000
-#: Lateness of a pop that is answered nevertheless (Java: PopMessageRequestHeader.isTimeoutTooMuch).
-LATE_MS = 500
 #: Bytes of messages in one answer; the first message is always accepted.
 MAX_ANSWER_BYTES = 262_144
 #: Queue units that one pop looks at in a queue, where a filter rejects most.

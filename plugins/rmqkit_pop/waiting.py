@@ -22,7 +22,7 @@ from rmqkit.protocol.headers import (
 )
 from rmqkit_pop.engine import Engine, waiting_key
 from rmqkit_pop.leases import Queue, QueueKey
-from rmqkit_pop.limits import LATE_MS, MAX_ATTEMPT_ID, MAX_POLL_MS
+from rmqkit_pop.limits import MAX_ATTEMPT_ID, MAX_POLL_MS
 
 Waiting = PopMessageRequestHeader | NotificationRequestHeader
 QUEUE, KEY = "queue", "key"
@@ -87,15 +87,9 @@ def _retry_fault(topic: str, group: str) -> str | None:
 
 
 def check_wait(header: Waiting, now_ms: int) -> int:
-    """The time until which a request waits. Raises RequestRefused for one that arrives too late (Java:
-    isTimeoutTooMuch), and for odd fields."""
-    born_ms = header.born_time or now_ms
-    if now_ms - born_ms - header.poll_time > LATE_MS:
-        raise RequestRefused(
-            ResponseCode.POLLING_TIMEOUT,
-            f"the request has arrived {now_ms - born_ms} ms after its bornTime, and wants to wait"
-            f" {header.poll_time} ms: if it was not under way that long, set the client's clock",
-        )
+    """The time until which a request waits, from its arrival on. Java counts from `bornTime`, and refuses
+    what seems to be late (isTimeoutTooMuch): a client whose clock is behind by more than its wait gets
+    nothing there. Raises RequestRefused for odd fields."""
     if header.attempt_id is not None and len(header.attempt_id) > MAX_ATTEMPT_ID:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER, f"an attemptId has at most {MAX_ATTEMPT_ID} characters"
@@ -104,8 +98,7 @@ def check_wait(header: Waiting, now_ms: int) -> int:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER, f"orderBy is {QUEUE} or {KEY}, not {header.order_by[:30]!r}"
         )
-    wait_until_ms = born_ms + header.poll_time
-    return min(max(wait_until_ms, now_ms), now_ms + min(max(header.poll_time, 0), MAX_POLL_MS))
+    return now_ms + min(max(header.poll_time, 0), MAX_POLL_MS)
 
 
 def filter_of(engine: Engine, header: PopMessageRequestHeader) -> CompiledFilter:

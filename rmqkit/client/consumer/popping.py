@@ -53,6 +53,11 @@ MAX_POP: Final = 32
 #: The answer to a held request may take so much longer than its wait.
 _ANSWER_MS: Final = 15_000
 _FROM_FIRST, _FROM_LAST = 0, 1
+#: Apache's brokers refuse a pop whose birth and wait are over by their clock: one that does not wait is born
+#: so much later, for then a clock of this machine that is a little behind does no harm.
+_TOLERATED_MS: Final = 15_000
+#: In the remark of Apache's brokers to a pop that they take for an old one, by their clock.
+_LATE = "timeout too much"
 _NOTHING = frozenset({ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_TIMEOUT})
 
 
@@ -91,7 +96,7 @@ class Popper:
             max_msg_nums=min(max_messages, MAX_POP),
             invisible_time=lease_ms,
             poll_time=wait_ms,
-            born_time=self._instance.now_ms(),
+            born_time=self._instance.now_ms() + max(0, _TOLERATED_MS - wait_ms),
             init_mode=_FROM_FIRST if self._from_first else _FROM_LAST,
             exp_type=wanted.expression_type,
             exp=wanted.sub_string,
@@ -103,6 +108,9 @@ class Popper:
             broker_name, request(RequestCode.POP_MESSAGE, header), wait_ms + _ANSWER_MS
         )
         if answered.code in _NOTHING:
+            if _LATE in (answered.remark or ""):
+                differ = "whose clock differs from this machine's: set them"
+                raise refusal(answered, address, f"{doing} at {broker_name}, {differ}")
             return []
         if answered.code != ResponseCode.SUCCESS:
             raise refusal(answered, address, doing)

@@ -28,7 +28,12 @@ from rmqkit.client import (
 from rmqkit.client.cluster.dead_letter_views import Reason, reason
 from rmqkit.client.consumer.lease_outcomes import POP_DELAYS_S
 from rmqkit.client.consumer.leases import PATIENCE_S
+from rmqkit.client.consumer.popping import Popper
 from rmqkit.model.topic import CustomizedRetryPolicy, GroupRetryPolicy
+from rmqkit.protocol.codes import ResponseCode
+from rmqkit.protocol.command import Command, answer
+from rmqkit.protocol.headers import PopMessageRequestHeader
+from rmqkit.testing.clock import LoopClock
 from rmqkit_pop.service import PopService
 from tests.client.consumer.groups import Group, Line, group_of, until
 from tests.client.consumer.test_push_consumer import Handled, dead_letters
@@ -366,6 +371,65 @@ async def test_leases_by_hand(tmp_path: Path, autojump_clock: MockClock) -> None
                 await settle(late)
         (late,) = await consumer.receive()
         await consumer.ack(late)
+
+
+@pytest.mark.parametrize("wrong_by_ms", [-3_600_000, 3_600_000])
+async def test_the_clock_of_a_client_may_be_wrong(
+    tmp_path: Path, autojump_clock: MockClock, wrong_by_ms: int
+) -> None:
+    """Brokers do not believe it: messages come, at once and to a receive that waits."""
+    async with (
+        group_of(tmp_path) as group,
+        Client(
+            group.cluster.namesrv_text,
+            connect=group.cluster.connect,
+            now_ms=lambda: LoopClock().now_ms() + wrong_by_ms,
+        ) as client,
+        client.pop_consumer("g", subscribe=SUBSCRIBED, start="first") as consumer,
+    ):
+        await send(group, "a")
+        assert texts(await consumer.receive(wait_ms=0)) == ["a"]
+        began_s = trio.current_time()
+        assert await consumer.receive(wait_ms=5_000) == []
+        assert round(trio.current_time() - began_s) == 5
+        handle = Handled()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, handle)
+            await trio.sleep(40)
+            await send(group, "b")
+            await until(lambda: handle.bodies == ["b"])
+            consumer.stop()
+
+
+async def test_a_broker_that_takes_pops_for_old_is_asked_once_a_second(
+    tmp_path: Path,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And the log says why. Apache's brokers do so when the clocks differ by more than the wait."""
+    asked: list[PopMessageRequestHeader] = []
+
+    async def refusing(self: Popper, broker_name: str, command: Command, *_: object) -> tuple[str, Command]:
+        asked.append(command.header(PopMessageRequestHeader))
+        remark = "the broker[10.0.0.1] pop message is timeout too much"
+        return "10.0.0.1:10911", answer(command, ResponseCode.POLLING_TIMEOUT, remark)
+
+    async with (
+        group_of(tmp_path) as group,
+        group.open_client("a") as client,
+        client.pop_consumer("g", subscribe=SUBSCRIBED) as consumer,
+    ):
+        monkeypatch.setattr(Popper, "_call", refusing)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.run, Handled())
+            await trio.sleep(10)
+            consumer.stop()
+        assert 5 <= len(asked) <= 11
+        assert "clock differs" in caplog.text
+        assert await consumer.receive(wait_ms=0) == []
+    tolerated_ms = {each.born_time + each.poll_time for each in asked[-1:]}
+    assert all(at - LoopClock().now_ms() > 14_000 for at in tolerated_ms)
 
 
 async def test_a_cancelled_receive_leases_nothing(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -229,7 +229,6 @@ async def test_groups_whose_retry_topics_have_one_name(tmp_path: Path) -> None:
         ({"attempt_id": "x" * 129}, ResponseCode.INVALID_PARAMETER, "attemptId"),
         ({"order_by": "size"}, ResponseCode.INVALID_PARAMETER, "orderBy"),
         ({"exp_type": "MAGIC", "exp": "x"}, ResponseCode.SYSTEM_ERROR, "MAGIC"),
-        ({"born_time": 1}, ResponseCode.POLLING_TIMEOUT, "clock"),
     ],
 )
 async def test_odd_pops_are_refused(pops: PopDesk, fields: dict[str, Any], code: int, said: str) -> None:
