@@ -1,4 +1,4 @@
-# make demo | demo-spark | speedups | test | test-pure | test-plugins | test-spark | test-packaging | sanitize | compare-speedups | test-python | lint | interop | bench | clean
+# make demo | demo-spark | speedups | test | test-pure | test-plugins | test-faults | test-spark | test-packaging | sanitize | compare-speedups | test-python | lint | interop | bench | clean
 # Each target sets itself up: a virtual environment in .venv with this checkout installed editable. For the demo the core is enough; the extras and
 # the tools of development are added by the first target that needs them.
 
@@ -25,7 +25,7 @@ TRANSPORTS := tcp tls unix memory quic
 # Each process would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-spark test-packaging test-python lint interop bench clean
+.PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-faults test-spark test-packaging test-python lint interop bench clean
 
 # The compiled part again, beside its sources, after a change of a .pyx file.
 speedups:
@@ -46,6 +46,10 @@ test: $(READY)
 # Tests of what has a compiled part, over the Python that stands behind it.
 test-pure: $(READY)
 	RMQKIT_PURE=1 $(PYTEST) $(PURE_TESTS)
+
+# Programs that are killed, lose power, run out of disk or network, and simulated clusters: nothing acknowledged may be lost.
+test-faults: $(READY)
+	$(PYTEST) tests/faults tests/sim $(IN_PARALLEL)
 
 # The Spark connector, over one session of Spark. Needs Java 17.
 test-spark: $(READY)

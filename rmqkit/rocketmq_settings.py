@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from attrs import frozen
@@ -316,6 +317,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
 _SEPARATORS: Final = str.maketrans("", "", "._-")
 
 
+@lru_cache(maxsize=4096)
 def bare(key: str) -> str:
     """A key without case, dots, hyphens and underscores, to recognise other spellings (TOML, environment
     names)."""

@@ -85,8 +85,9 @@ class PopService(Service):
         engine.ready = False
         marks = engine.marks()
         try:
-            await broker.appender.settle_everything()
-            self._save(engine, marks)
+            if self._unsaved(engine, marks):
+                await broker.appender.settle_everything()
+                self._save(engine, marks)
         finally:
             engine.close()
 
@@ -127,11 +128,19 @@ class PopService(Service):
             engine.forget_idle(MAX_QUEUES_KEPT)
 
     def _save(self, engine: Engine, marks: Mapping[int, tuple[int, int]]) -> None:
-        offsets = engine.broker.offsets
-        for queue_id, (low, seen) in marks.items():
-            for group, offset in ((REVIVE_GROUP, low - 1), (SEEN_GROUP, seen)):
-                if offset >= 0 and offsets.get(group, engine.topic, queue_id) != offset:
-                    offsets.commit(group, engine.topic, queue_id, offset)
+        for group, queue_id, offset in self._unsaved(engine, marks):
+            engine.broker.offsets.commit(group, engine.topic, queue_id, offset)
+
+    def _unsaved(self, engine: Engine, marks: Mapping[int, tuple[int, int]]) -> list[tuple[str, int, int]]:
+        """Group, queue and offset of what is not in the table of offsets yet; nothing of a queue without
+        records."""
+        get = engine.broker.offsets.get
+        return [
+            (group, queue_id, offset)
+            for queue_id, (low, seen) in marks.items()
+            for group, offset, none in ((REVIVE_GROUP, low - 1, -1), (SEEN_GROUP, seen, 0))
+            if offset != none and get(group, engine.topic, queue_id) != offset
+        ]
 
 
 async def follow(engine: Engine, queue_id: int, seen: int) -> bool:

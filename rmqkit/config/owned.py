@@ -40,7 +40,8 @@ def live_keys(kinds: Kinds) -> list[str]:
 
 def spellings(given: Iterable[str], key: str) -> list[str]:
     """The given keys that mean `key`: a key is taken in any spelling, as the environment has them."""
-    return [name for name in given if bare(name) == bare(key)]
+    wanted = bare(key)
+    return [name for name in given if bare(name) == wanted]
 
 
 def convert(kind: type[S], given: Mapping[str, Any], sources: Mapping[str, str]) -> S:
@@ -48,12 +49,15 @@ def convert(kind: type[S], given: Mapping[str, Any], sources: Mapping[str, str])
     Raises ConfigError with all faults."""
     found: dict[str, Any] = {}
     faults: list[Fault] = []
+    spelled = {bare(name): name for name in given}
     for key, field in fields([kind]).items():
-        for name in spellings(given, key)[-1:]:
-            try:
-                found[field.name] = typed(key, given[name], field.type, sources.get(name, "default"))
-            except ConfigError as error:
-                faults += error.faults
+        name = spelled.get(bare(key))
+        if name is None:
+            continue
+        try:
+            found[field.name] = typed(key, given[name], field.type, sources.get(name, "default"))
+        except ConfigError as error:
+            faults += error.faults
     if faults:
         raise ConfigError.of(faults)
     try:

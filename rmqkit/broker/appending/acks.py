@@ -154,8 +154,12 @@ class AckQueue:
             self._complete(each)
 
     async def settle_everything(self) -> None:
-        """Wait until everything appended so far has passed all conditions. Raises ConditionLost."""
+        """Wait until everything appended so far has passed all conditions. Raises ConditionLost, at once
+        where the gate is closed: the end of the log may be cut."""
         end, closings = self._log.end_offset, self.gate.closings
+        refusal = self.gate.closed()
+        if refusal is not None:
+            raise ConditionLost(ResponseCode.SERVICE_NOT_AVAILABLE, refusal)
         for queue in self._queues:
             await queue.condition.wait_passed(end)
         await trio.lowlevel.checkpoint()

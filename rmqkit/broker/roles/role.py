@@ -12,6 +12,7 @@ import trio
 from attrs import define, field
 
 from rmqkit.errors import StaleEpoch
+from rmqkit.plugin.acks import ConditionLost
 from rmqkit.plugin.role import Preparation, Role
 
 if TYPE_CHECKING:
@@ -201,6 +202,8 @@ class ServiceRunner:
         with trio.move_on_after(_STOP_TIMEOUT_S) as scope:
             try:
                 await service.stop(self._broker)
+            except ConditionLost as lost:
+                _log.info("service %s has not saved its last progress: %s", service.name, lost)
             except Exception:  # noqa: BLE001 - other services must still be stopped
                 _log.exception("service %s failed to stop cleanly", service.name)
         if scope.cancelled_caught:

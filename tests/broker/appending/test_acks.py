@@ -368,6 +368,18 @@ async def test_pending_messages_are_refused_when_the_role_ends() -> None:
         assert told == [*refused, ("10", 0)]
 
 
+async def test_nobody_waits_for_a_log_that_may_be_cut() -> None:
+    """Where the gate is closed, what has not passed may never pass: a service that stops learns it at
+    once."""
+    store = Store()
+    await store.open()
+    store.append([message("T")])
+    async with running(store) as acks:
+        acks.gate.close("no master")
+        with trio.fail_after(0), pytest.raises(ConditionLost, match="no master"):
+            await acks.settle_everything()
+
+
 async def test_the_whole_log_does_not_settle_across_terms() -> None:
     """A service that waits for the log learns that the role has ended meanwhile."""
     store = Store()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from rmqkit.errors import ConfigError, StoreError
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit_ha.damage import KnownDamage
+from tests.killed import killed
 from tests.plugins.ha.pair import (
     caught_up,
     follow,
@@ -29,7 +29,7 @@ from tests.plugins.ha.test_pair import bodies
 
 def crashed(directory: Path, after: Path, body: bytes) -> None:
     """Write what a crash leaves of the store of a running broker, with one byte of a body damaged."""
-    shutil.copytree(directory, after)
+    killed(directory, after)
     segment = min((after / "commitlog").iterdir())
     data = segment.read_bytes()
     at = data.index(body)

@@ -335,8 +335,9 @@ async def test_a_master_whose_deadline_passes_acknowledges_nothing(tmp_path: Pat
         assert (await send(a, b"three"))[0].code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-async def test_the_deadline_answers_waiting_sends(tmp_path: Path) -> None:
-    """Nobody has to wait for the time-out of the slaves when the role has ended."""
+async def test_the_deadline_answers_waiting_sends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody has to wait for the time-out of the slaves when the role has ended, and no service for what its
+    members have not got."""
     async with running_member(tmp_path, "a", slaveTimeout=3_600_000) as a:
         await lead(a, 1, "b", until_s=trio.current_time() + 3_600)
         async with pending_send(a, b"one") as answers:
@@ -344,3 +345,4 @@ async def test_the_deadline_answers_waiting_sends(tmp_path: Path) -> None:
             await until(lambda: bool(answers))
         assert answers[0].code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert a.context.role.current is Role.FENCED
+    assert "did not stop within" not in caplog.text

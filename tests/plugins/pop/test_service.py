@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from rmqkit_pop.engine import REVIVE_GROUP, Engine
 from rmqkit_pop.records import AckRecord, CheckPointRecord, from_message, to_message
 from rmqkit_pop.service import follow
 from tests.broker.desk import open_desk
+from tests.killed import killed
 from tests.plugins.pop.pop_desk import GROUP, LEASE_MS, PopDesk, bodies, open_pop_desk, put_group
 
 #: Stores whose files outlive a broker that is killed.
@@ -31,13 +31,6 @@ LASTING = ("mmap", "lmdb")
 def engine_of(pops: PopDesk) -> Engine:
     assert pops.service.engine is not None
     return pops.service.engine
-
-
-async def killed(directory: Path, copy: Path) -> Path:
-    """The directory as a broker leaves it that is killed now, when it is not about to write a table."""
-    config = directory / "config"
-    await until(lambda: not [*config.glob("*.tmp"), *config.glob("*.old")])
-    return Path(shutil.copytree(directory, copy, ignore=shutil.ignore_patterns("lock", "abort.lock")))
 
 
 async def send(pops: PopDesk, *texts: str, queue_id: int = 0, **fields: Any) -> None:
@@ -54,7 +47,7 @@ async def test_leases_survive_a_kill(tmp_path: Path, store: str) -> None:
         first, second, third = await pops.pop(max_msg_nums=3)
         await pops.acked(first)
         renewed = await pops.changed(second, 2 * LEASE_MS)
-        copy = await killed(tmp_path / "a", tmp_path / "b")
+        copy = killed(tmp_path / "a", tmp_path / "b")
     async with open_pop_desk(copy, store=store) as pops:
         assert pops.leased == 2
         assert bodies(await pops.pop()) == [b"d"]
@@ -72,7 +65,7 @@ async def test_a_new_group_goes_on_after_a_kill(tmp_path: Path, store: str) -> N
     async with open_pop_desk(tmp_path / "a", store=store) as pops:
         await send(pops, *"abcdef")
         assert bodies(await pops.pop(init_mode=1, max_msg_nums=2)) == [b"a", b"b"]
-        copy = await killed(tmp_path / "a", tmp_path / "b")
+        copy = killed(tmp_path / "a", tmp_path / "b")
     async with open_pop_desk(copy, store=store, accessMessageInMemoryMaxRatio="0") as pops:
         assert pops.desk.broker.offsets.get(GROUP, "T", 0) == 2
         assert bodies(await pops.pop(init_mode=1)) == [b"c", b"d", b"e", b"f"]
@@ -90,7 +83,7 @@ async def test_order_survives_a_kill(tmp_path: Path, store: str) -> None:
         again = await pops.pop(**fields, max_msg_nums=3)
         assert bodies(again) == [b"a1", b"b1", b"a2"]
         await pops.acked(again[1])
-        copy = await killed(tmp_path / "a", tmp_path / "b")
+        copy = killed(tmp_path / "a", tmp_path / "b")
     async with open_pop_desk(copy, store=store) as pops:
         pops.desk.clock.advance(LEASE_MS + 100)
         assert bodies(await pops.pop(**fields)) == [b"c1", b"b2"]

@@ -11,6 +11,7 @@ import pytest
 from rmqkit.errors import PluginError
 from rmqkit.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from rmqkit.protocol.tags import java_hash
+from tests.killed import killed
 from tests.plugins.transaction.kit import COMMIT, GROUP, ROLLBACK, STATE_TABLE, producing
 
 NAME = f"{0:020d}"
@@ -79,7 +80,7 @@ async def test_after_a_death_the_table_is_made_anew_from_the_redo_log(tmp_path: 
         sent = [await producer.half(b"%d" % number, f"K{number}") for number in range(20)]
         for each in sent[:15]:
             await producer.ended(each, COMMIT if each.number % 2 else ROLLBACK)
-        shutil.copytree(tmp_path / "alive", dead)
+        killed(tmp_path / "alive", dead)
     (dead / "abort").touch()
     async with producing(dead, keeping=STATE_TABLE, store="mmap") as producer:
         assert [row[4] for row in table(dead)] == [TRANSACTION_PREPARED] * 5
