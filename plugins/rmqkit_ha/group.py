@@ -255,6 +255,8 @@ class ElectedGroup(ReplicaGroup):
         self._in_sync, self._next = self._first | {self.name}, frozenset()
         self._first = frozenset()
         self._reached = self._epoch_start = end
+        # What this one has beyond the set may be removed, if it does not become the master after all.
+        self._knows_confirmed = False
         self._limit_offsets()
 
     async def _know_topics(self) -> None:

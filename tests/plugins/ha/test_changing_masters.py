@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from rmqkit.broker.run.running import RunningBroker
+from rmqkit.errors import StaleEpoch
 from rmqkit.model.names import SCHEDULE_TOPIC
 from rmqkit.model.run import MessageRun
 from rmqkit.model.topic import ConsumerOffsetFile
@@ -214,6 +215,31 @@ async def test_a_slave_is_read_up_to_what_is_confirmed(tmp_path: Path) -> None:
         await until(lambda: b.context.store.max_offset(TOPIC, 0) == 4)
         await fenced(b)
         assert group_of(b).knows_confirmed
+
+
+async def test_who_nearly_became_master_shows_nothing_that_may_be_removed(tmp_path: Path) -> None:
+    """It was prepared for an epoch that began too late: what it has beyond the set is not confirmed by
+    that."""
+    async with (
+        running_member(tmp_path / "a", "a", slaveTimeout=50) as a,
+        running_member(tmp_path / "b", "b") as b,
+    ):
+        await lead(a, 1)
+        await joined(a, b, 1)
+        await send(a, *bodies(1, 3))
+        await until(lambda: group_of(a).confirmed() == group_of(a).log_end())
+        group_of(a).set_in_sync({"a", "b", "absent"})
+        (answer,) = await send(a, b"not confirmed")
+        assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        async with calling_broker(a) as call:
+            assert (await call(pull_request())).code == 0
+            await fenced(a)
+            assert len([*record.unpack_all((await call(pull_request())).body)]) == 3
+            group_of(a).lead_with({"a", "b"})
+            with pytest.raises(StaleEpoch, match="its deadline passed"):
+                await lead(a, 2, until_s=trio.current_time())
+            assert a.context.role.current is Role.FENCED
+            assert (await call(pull_request())).code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
 async def test_a_slave_follows_whom_the_elector_assigns(tmp_path: Path) -> None:
