@@ -8,7 +8,7 @@ features belong to their plugins (`rmqkit.config.owned`, `rmqkit.config.tables`)
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 
@@ -26,7 +26,9 @@ CONSUME_QUEUE, INDEX = STORE_DISPATCHERS = ("consume-queue", "index")
 ALL_DISPATCHERS = "*"
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class Config(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", dict=True
+):
     """All settings of a process. Sizes in bytes, times in ms unless RocketMQ's own name says otherwise."""
 
     # Identity and addresses of the broker.
@@ -147,9 +149,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def owned(self, kind: type[S]) -> S:
-        """The settings under RocketMQ's names that a plugin owns (`rmqkit.config.owned`). Raises
+        """The settings under RocketMQ's names that a plugin owns (`rmqkit.config.owned`), read once. Raises
         ConfigError."""
-        return owned_settings.convert(kind, self.unknown, self.sources)
+        known: dict[type[msgspec.Struct], Any] = self.__dict__.setdefault("owned_settings", {})
+        found = known.get(kind)
+        if found is None:
+            found = known[kind] = owned_settings.convert(kind, self.unknown, self.sources)
+        return cast(S, found)
 
     @property
     def config_path(self) -> Path:

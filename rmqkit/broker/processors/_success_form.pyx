@@ -60,9 +60,9 @@ cdef class SuccessForm:
                 answers.append(other(at))
         return answers
 
-    def recallable(self, opaque, at, queue_id, key, handle):
-        """The answer to one send whose message can be recalled."""
-        return self._values.recallable(opaque, at, queue_id, key, handle)
+    def parked(self, opaque, at, queue_id, key, handle):
+        """The answer to one send whose message waits in an internal topic."""
+        return self._values.parked(opaque, at, queue_id, key, handle)
 
     cdef bytes _one(self, PutColumns columns, Sent *sent, AppendedColumns places, int64_t opaque):
         cdef Py_ssize_t id_bytes = PyBytes_GET_SIZE(self._id_head) + 16

@@ -73,8 +73,9 @@ class SendAnswers:
             key = message.properties.get(props.UNIQ_KEY)
         handle = None if is_batch(request, header) else handle_of(message, self._config.broker_name)
         recall = None if handle is None else handle.encode()
-        if recall and key and request.codec == SerializeType.JSON and sends.code == _SUCCESS:
-            return self._form.recallable(request.opaque, at, _queue_of(message), key, recall)
+        is_parked = recall is not None or message.topic in names.PARKING_TOPICS
+        if is_parked and key and request.codec == SerializeType.JSON and sends.code == _SUCCESS:
+            return self._form.parked(request.opaque, at, _queue_of(message), key, recall)
         fields = SendMessageResponseHeader(
             msg_id=self._id_form % at.physical_offset + further,
             queue_id=_queue_of(message),
@@ -101,7 +102,7 @@ class Form(Protocol):
 
     def fill(self, sends: SendRun, other: Callable[[int], Answer]) -> list[Answer]: ...
 
-    def recallable(self, opaque: int, at: Appended, queue_id: int, key: str, handle: str) -> bytes: ...
+    def parked(self, opaque: int, at: Appended, queue_id: int, key: str, handle: str | None) -> bytes: ...
 
 
 if IN_USE:

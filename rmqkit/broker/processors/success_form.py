@@ -61,9 +61,10 @@ class ValueForm:
                 answers.append(other(len(answers)))
         return answers
 
-    def recallable(self, opaque: int, at: Appended, queue_id: int, key: str, handle: str) -> bytes:
-        """The answer to a send whose message waits in an internal topic, with the handle that recalls it."""
-        recall = b'","recallHandle":"' + handle.encode()
+    def parked(self, opaque: int, at: Appended, queue_id: int, key: str, handle: str | None) -> bytes:
+        """The answer to a send whose message waits in an internal topic, with the handle that recalls it, if
+        there is one."""
+        recall = b"" if handle is None else b'","recallHandle":"' + handle.encode()
         quoted = msgspec.json.encode(key)[1:-1]
         text = self._header % (at[1], b"", queue_id, at[0], quoted, recall, opaque)
         size = len(text)
