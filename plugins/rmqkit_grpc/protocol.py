@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import trio
+
 from rmqkit.plugin.protocols import ProtocolConnection, WireProtocol
 from rmqkit_grpc.names import ALPN, PREFACE, PROTOCOL
 
@@ -23,25 +25,27 @@ class GrpcProtocol(WireProtocol):
 
     def __init__(self) -> None:
         self._broker: RequestBroker | None = None
+        self._loading = trio.Lock()
         self._connection: Callable[[ProtocolConnection, RequestBroker | None], GrpcConnection] | None = None
 
     def begin(self, broker: RequestBroker) -> None:
         """The broker is assembled."""
         self._broker = broker
 
-    def load(self) -> None:
-        """Load protobuf and the definitions of the messages, which brokers without clients of gRPC do
-        without; the first connection does otherwise."""
-        from rmqkit_grpc.connection import GrpcConnection
-        from rmqkit_grpc.unfinished import Unfinished
-
-        self._connection = partial(GrpcConnection, Unfinished())
-
     async def serve(self, connection: ProtocolConnection) -> None:
-        if self._connection is None:
-            self.load()
-        assert self._connection is not None, "it was loaded"
+        async with self._loading:
+            if self._connection is None:
+                self._connection = await trio.to_thread.run_sync(_loaded)
         await self._connection(connection, self._broker).serve()
+
+
+def _loaded() -> Callable[[ProtocolConnection, RequestBroker | None], GrpcConnection]:
+    """Import protobuf and the definitions of the messages: brokers without clients of gRPC do without, and
+    others go on serving meanwhile."""
+    from rmqkit_grpc.connection import GrpcConnection
+    from rmqkit_grpc.unfinished import Unfinished
+
+    return partial(GrpcConnection, Unfinished())
 
 
 __all__ = ["GrpcProtocol"]

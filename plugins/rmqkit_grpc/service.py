@@ -33,7 +33,6 @@ class GrpcService(Service):
         protocol = broker.registry.protocols.get(PROTOCOL)
         if not isinstance(protocol, GrpcProtocol):
             raise MissingExtra(f"plugins.grpc.listen = {settings.listen}", PLUGIN)
-        protocol.load()
         serving = await self._listen(broker, protocol, wanted, settings.listen == AUTO)
         self.door = serving.addresses[0]
         _log.info("clients of gRPC connect to %s", self.door)
