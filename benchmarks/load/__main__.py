@@ -12,6 +12,7 @@ from benchmarks.load.asking import find_brokers
 from benchmarks.load.command import add_bodies, add_window, at_least, finish, positive, seconds_of
 from benchmarks.load.frames import LoadError, SendShape
 from benchmarks.load.pacing import READY, PacedLoad, backlog
+from benchmarks.load.popping import pop
 from benchmarks.load.pulling import pull
 from benchmarks.load.sending import send
 from benchmarks.load.transacting import HalfShape, transact
@@ -23,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.load", description=(benchmarks.load.__doc__ or "").partition("\n")[0]
     )
     modes = top.add_subparsers(dest="mode", required=True)
-    found = {name: modes.add_parser(name) for name in ("send", "transact", "pull", "backlog")}
+    found = {name: modes.add_parser(name) for name in ("send", "transact", "pull", "pop", "backlog")}
     for mode in found.values():
         where = mode.add_mutually_exclusive_group(required=True)
         where.add_argument(
@@ -44,7 +45,19 @@ def parser() -> argparse.ArgumentParser:
     more = "a further property of each message; repeatable"
     found["send"].add_argument("--property", action="append", default=[], metavar="NAME=VALUE", help=more)
     _add_reading(found["pull"], found["backlog"])
+    _add_popping(found["pop"])
     return top
+
+
+def _add_popping(pop: argparse.ArgumentParser) -> None:
+    pop.add_argument("--broker-name", required=True, help="name of the broker, which handles contain")
+    pop.add_argument("--connections", type=at_least(1), default=4, help="connections (default 4)")
+    pop.add_argument(
+        "--max-messages", type=at_least(1), default=32, help="messages of a pop (default 32); 1: single acks"
+    )
+    pop.add_argument(
+        "--seconds", type=positive, default=60.0, help="stop after this time (default: 60, or when empty)"
+    )
 
 
 def _add_reading(pull: argparse.ArgumentParser, backlog: argparse.ArgumentParser) -> None:
@@ -86,6 +99,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.mode == "pull":
         begin = wait_for_line if args.on_line else None
         return pull(brokers, args.topic, queues, args.max_messages, args.passes, args.seconds, begin)
+    if args.mode == "pop":
+        return pop(
+            brokers[0], args.broker_name, args.topic, args.connections, args.max_messages, args.seconds
+        )
     if args.mode == "backlog":
         filled = args.queues or (find_brokers(args.namesrv, args.read)[1] if args.namesrv else queues)
         pace = PacedLoad(args.rate, args.connections, args.quiet_seconds, args.seconds)

@@ -56,6 +56,8 @@ class Engine:
         self.queues = 1
         #: Set when a lease may end before the next look.
         self.sooner = trio.Event()
+        #: When that look is.
+        self.look_ms = 0.0
         #: Revive queue -> the offset up to which records have been applied.
         self.applied: dict[int, int] = {}
         #: (revive queue, offset) of own records behind those of others, which are not applied yet.
@@ -202,7 +204,9 @@ class Engine:
             queue = self.leases.queues.get(QueueKey(record.group, record.topic, record.queue_id))
             if queue is not None:
                 touched[queue] = None
-        self.sooner.set()
+        due_ms = self.leases.next_due_ms()
+        if due_ms is not None and due_ms < self.look_ms:
+            self.sooner.set()
         for queue in touched:
             queue.unsettled += 1
         commits = [(queue, queue.epoch, queue.committed) for queue in touched]

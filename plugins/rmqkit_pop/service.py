@@ -199,9 +199,10 @@ class Ends:
                 if number % _RUN == _RUN - 1:
                     await trio.lowlevel.checkpoint()
             due_ms = engine.leases.next_due_ms()
-            wait_s = _PAUSE_S
+            now_ms, wait_s = engine.broker.clock.now_ms(), _PAUSE_S
             if due_ms is not None:
-                wait_s = min(wait_s, max(0.001, (due_ms - engine.broker.clock.now_ms()) / 1000))
+                wait_s = min(wait_s, max(0.001, (due_ms - now_ms) / 1000))
+            engine.look_ms = now_ms + wait_s * 1000
             with trio.move_on_after(wait_s):
                 await engine.sooner.wait()
 
