@@ -15,6 +15,7 @@ from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import PutMessage, StoredMessage
+from rmqkit.model.retries import retries_of
 from rmqkit.model.topic import SubscriptionGroupConfig
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.positions import wait_moved
@@ -314,14 +315,8 @@ class Ends:
         if record.suspended:
             return Step(Next.AGAIN)
         failed = lease.queue.attempts.get(offset, 0) if record.ordered else stored.reconsume_times
-        return next_step(
-            failed,
-            group.retry_max_times,
-            group.chosen_retry_policy,
-            lease.first_pop_ms,
-            now_ms,
-            waited=record.hidden,
-        )
+        most, policy = retries_of(group, stored.properties)
+        return next_step(failed, most, policy, lease.first_pop_ms, now_ms, waited=record.hidden)
 
     def _read(
         self, lease: Lease, offset: int

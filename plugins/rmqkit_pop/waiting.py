@@ -66,10 +66,7 @@ def check(
             f"consumer group {header.consumer_group[:300]!r} does not exist",
         )
     if not group.consume_enable:
-        raise RequestRefused(
-            ResponseCode.NO_PERMISSION,
-            f"consumer group {header.consumer_group} may not consume (consumeEnable)",
-        )
+        raise RequestRefused(ResponseCode.NO_PERMISSION, group.consume_refusal)
     fault = _retry_fault(header.topic, header.consumer_group)
     if fault:
         raise RequestRefused(

@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 from attrs import frozen
 
 from rmqkit.errors import DecodeError, how_to_install
+from rmqkit.model.spans import span_ms
 
 #: The shortest and the longest interval, and how far ahead the first time may be.
 LEAST_MS: Final = 1_000
@@ -27,8 +28,6 @@ MOST_TIMES: Final = 1_000_000
 #: A message waits at most this long in one place. It is then put again, so that it is never older than the
 #: log.
 HOP_MS: Final = 3_600_000
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_INTERVAL: Final = re.compile(r"([0-9]{1,12})(ms|s|m|h|d)")
 _CRON_FIELDS: Final = (5, 6)
 _MOST_CRON_CHARACTERS: Final = 256
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
@@ -93,9 +92,8 @@ class Schedule:
 
 def parse(text: str) -> Interval | Cron:
     """The rule that a text means. Raises DecodeError, which says what is wrong."""
-    given = _INTERVAL.fullmatch(text)
-    if given is not None:
-        every_ms = int(given[1]) * _UNITS_MS[given[2]]
+    every_ms = span_ms(text)
+    if every_ms is not None:
         if not LEAST_MS <= every_ms <= MOST_MS:
             raise DecodeError(f"the interval {text!r} is not between 1 s and 366 days")
         return Interval(every_ms)

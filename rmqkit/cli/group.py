@@ -1,4 +1,4 @@
-"""`rmqkit group list|show|lag|set|reset|connections|delete`."""
+"""`rmqkit group list|show|lag|set|pause|resume|reset|connections|delete`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rmqkit.cli import options, shown
 from rmqkit.client import Client, GroupConnections, MessageQueue
 from rmqkit.client.cluster.group_admin import END_MS
 from rmqkit.client.cluster.group_views import (
+    GroupChange,
     change_group,
     delete_group,
     group_lag,
@@ -21,7 +22,7 @@ from rmqkit.client.cluster.group_views import (
     move_to_time,
 )
 from rmqkit.errors import ConfigError
-from rmqkit.model.topic import CustomizedRetryPolicy, ExponentialRetryPolicy, GroupRetryPolicy
+from rmqkit.model.topic import ExponentialRetryPolicy, GroupRetryPolicy
 from rmqkit.plugin.command import Verb
 from rmqkit.protocol.codes import version_text
 from rmqkit.toolkit import output
@@ -45,11 +46,8 @@ def _queue(text: str) -> tuple[str, int]:
 
 
 def _delays(text: str) -> GroupRetryPolicy:
-    """An argparse type for delays. Java's levels begin with two that no retry waits for."""
-    first, *others = [shown.span(each) for each in text.split(",")]
-    return GroupRetryPolicy(
-        customized_retry_policy=CustomizedRetryPolicy(next=(first, first, first, *others))
-    )
+    """An argparse type for delays."""
+    return GroupRetryPolicy.of_delays([shown.span(each) for each in text.split(",")])
 
 
 def _exponential(text: str) -> GroupRetryPolicy:
@@ -103,6 +101,12 @@ def _arguments(parser: ArgumentParser) -> None:
         ("--ordered", "whether its 5.x clients get the messages of a queue in order"),
     ):
         add(name, choices=_SWITCH, help=text)
+
+    for name, text in (
+        ("pause", "let the members of a group wait, without an error, until it is resumed"),
+        ("resume", "end a pause"),
+    ):
+        actions.add_parser(name, help=text).add_argument("group")
 
     reset = actions.add_parser("reset", help="let a group continue elsewhere, with or without online members")
     reset.add_argument("group")
@@ -290,9 +294,18 @@ async def _set(client: Client, arguments: Namespace) -> None:
         consumes=_is_on(arguments.consume),
         ordered=_is_on(arguments.ordered),
     )
+    _report(change, as_json=arguments.json)
+
+
+async def _pause(client: Client, arguments: Namespace) -> None:
+    paused = arguments.action == "pause"
+    _report(await change_group(client.groups, arguments.group, paused=paused), as_json=arguments.json)
+
+
+def _report(change: GroupChange, *, as_json: bool) -> None:
     done = {what: getattr(change, what) for what in ("created", "updated", "unchanged")}
     done = {what: brokers for what, brokers in done.items() if brokers}
-    if arguments.json:
+    if as_json:
         output.as_json({"group": change.group} | done)
         return
     for what, brokers in done.items():
@@ -356,6 +369,8 @@ _ACTIONS = {
     "show": _show,
     "lag": _lag,
     "set": _set,
+    "pause": _pause,
+    "resume": _pause,
     "reset": _reset,
     "connections": _connections,
     "delete": _delete,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from argparse import ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from rmqkit.model.spans import span_ms
+
 if TYPE_CHECKING:
     from rmqkit.client import MessageQueue, ReceivedMessage
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_AGE = re.compile(r"(\d+)([smhd])")
 
 
 def moment(text: str) -> int:
@@ -19,11 +17,10 @@ def moment(text: str) -> int:
     (local unless it has a zone), or ms since 1970."""
     if text.isdecimal():
         return int(text)
-    age = _AGE.fullmatch(text)
+    age_ms = span_ms(text)
     try:
-        if age is not None:
-            ago = timedelta(**{_UNITS[age[2]]: int(age[1])})
-            return int((datetime.now(UTC) - ago).timestamp() * 1000)
+        if age_ms is not None:
+            return int((datetime.now(UTC) - timedelta(milliseconds=age_ms)).timestamp() * 1000)
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ArgumentTypeError(
@@ -34,12 +31,10 @@ def moment(text: str) -> int:
 
 def span(text: str) -> int:
     """An argparse type for a time that passes, in ms: 500ms, 90s, 10m, 2h, 3d."""
-    if text.endswith("ms") and text[:-2].isdecimal():
-        return int(text[:-2])
-    found = _AGE.fullmatch(text)
-    if found is None:
+    found_ms = span_ms(text)
+    if found_ms is None:
         raise ArgumentTypeError(f"{text!r} is no time that passes: write 500ms, 90s, 10m, 2h or 3d")
-    return int(timedelta(**{_UNITS[found[2]]: int(found[1])}).total_seconds() * 1000)
+    return found_ms
 
 
 def time_text(timestamp_ms: int) -> str:

@@ -50,8 +50,9 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     MESSAGE_TYPE: Attribute(tuple(sorted(kind.value for kind in TopicMessageType))),
     "reserve.time": Attribute(minimum=-1),
 }
-#: RocketMQ 5.3 defines none.
-GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
+#: Of this project: the group's members wait. Apache's brokers know none.
+PAUSED = "paused"
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {PAUSED: Attribute(("true", "false"))}
 
 
 def parse(text: str | None) -> dict[str, str]:

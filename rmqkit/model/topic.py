@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from rmqkit.model.attributes import PAUSED
 from rmqkit.model.sysflag import PERM_READ, PERM_RW, PERM_WRITE
 
 
@@ -105,6 +107,12 @@ class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen=True
     exponential_retry_policy: ExponentialRetryPolicy | None = None
     customized_retry_policy: CustomizedRetryPolicy | None = None
 
+    @classmethod
+    def of_delays(cls, delays_ms: Sequence[int]) -> GroupRetryPolicy:
+        """One with these delays, the last one for all further failures."""
+        levels = (*[delays_ms[0]] * _FIRST_RETRY, *delays_ms)
+        return cls(customized_retry_policy=CustomizedRetryPolicy(next=levels))
+
     def delay_ms(self, failed: int) -> int:
         """The delay of the delivery after this many failed ones before the one that failed last; 0 when the
         policy says nothing."""
@@ -114,6 +122,10 @@ class GroupRetryPolicy(msgspec.Struct, kw_only=True, rename="camel", frozen=True
             return min(growing.max, growing.initial * factor)
         levels = self.customized_retry_policy.next if self.customized_retry_policy else ()
         return levels[min(failed + _FIRST_RETRY, len(levels) - 1)] if levels else 0
+
+
+#: How the remark to NO_PERMISSION begins while a group is paused: its members wait, and do not end.
+PAUSED_REMARK = "paused"
 
 
 class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
@@ -133,6 +145,13 @@ class SubscriptionGroupConfig(msgspec.Struct, kw_only=True, rename="camel", froz
     consume_timeout_minute: int = 15
     group_retry_policy: GroupRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET
     attributes: dict[str, str] = {}
+
+    @property
+    def consume_refusal(self) -> str:
+        """Why the group gets no messages while `consume_enable` is off."""
+        if self.attributes.get(PAUSED) == "true":
+            return f"{PAUSED_REMARK}: consumer group {self.group_name} waits for `rmqkit group resume`"
+        return f"consumer group {self.group_name} may not consume (consumeEnable)"
 
     @property
     def chosen_retry_policy(self) -> GroupRetryPolicy | None:

@@ -37,6 +37,8 @@ CALLS = {
     "group connections": "billing",
     "group lag": "billing",
     "group set": "shell-{form} --retries 3",
+    "group pause": "shell-{form}",
+    "group resume": "shell-{form}",
     "group reset": "shell-{form} Orders --to first",
     "group delete": "shell-{form} --yes",
     "dlq list": "",

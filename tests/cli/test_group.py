@@ -249,3 +249,13 @@ def test_settings_of_a_group(group: Verbs, client: BlockingClient) -> None:
     assert "retries=-1" in group.text("set", "chosen", "--retries", "-1", code=1)
     for words in (("--retry-delays", "soon"), ("--retry-exponential", "5s:2"), ("--consume", "maybe")):
         assert words[1] in group.text("set", "chosen", *words, code=2)
+
+
+def test_a_pause(group: Verbs, client: BlockingClient) -> None:
+    """A group that nobody knows yet can be paused; what is done twice changes nothing."""
+    assert group.json("pause", "halted") == {"group": "halted", "created": ["broker-a"]}
+    config = client.groups.configs()["halted"]["broker-a"]
+    assert (config.consume_enable, config.attributes) == (False, {"paused": "true"})
+    assert group.text("pause", "halted") == "group halted unchanged on broker-a\n"
+    assert group.text("resume", "halted") == "group halted updated on broker-a\n"
+    assert client.groups.configs()["halted"]["broker-a"].consume_enable

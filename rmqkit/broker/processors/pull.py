@@ -158,10 +158,7 @@ class PullProcessor(RequestProcessor):
                 f"consumer group {header.consumer_group!r} does not exist",
             )
         if not group.consume_enable:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"consumer group {header.consumer_group} may not consume (consumeEnable)",
-            )
+            raise RequestRefused(ResponseCode.NO_PERMISSION, group.consume_refusal)
         topic = broker.topics.get(header.topic)
         if topic is None:
             raise RequestRefused(

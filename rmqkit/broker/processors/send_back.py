@@ -15,6 +15,7 @@ from rmqkit.model import properties as props
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.dead_letter import CAUSES, Why, reasons
 from rmqkit.model.message import PutMessage, StoredMessage
+from rmqkit.model.retries import own_retries, retries_of
 from rmqkit.model.run import MessageRun
 from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
@@ -74,6 +75,8 @@ class SendBackProcessor(EachRequest):
         limit = group.retry_max_times
         if request.version >= VERSION_MAX_RECONSUME_TIMES and header.max_reconsume_times is not None:
             limit = header.max_reconsume_times
+        if (own := own_retries(original.properties)) is not None:
+            limit = own
         to_dead_letters = original.reconsume_times >= limit or header.delay_level < 0
         target = checks.dead_letter_topic(broker, header.group) if to_dead_letters else retry
         queue_id = 0 if to_dead_letters else randrange(max(target.write_queue_nums, 1))
@@ -172,8 +175,9 @@ class SendBackProcessor(EachRequest):
         group: SubscriptionGroupConfig,
     ) -> None:
         """Have a retry delivered later: after the level that the consumer names, or that of its failures. If
-        it names none and the group has a retry policy, after the policy's delay; Java has levels alone."""
-        policy = group.chosen_retry_policy
+        it names none and the message or its group has a retry policy, after the policy's delay; Java has
+        levels alone."""
+        policy = retries_of(group, message.properties).policy
         wanted: list[Due] = [Level(header.delay_level or FIRST_RETRY_LEVEL + failed)]
         if policy is not None and not header.delay_level:
             wanted.insert(0, Time(self._broker.clock.now_ms() + policy.delay_ms(failed)))

@@ -15,6 +15,7 @@ from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin, GroupConnections, Progress
 from rmqkit.client.cluster.side_by_side import side_by_side
 from rmqkit.errors import ClientError, NoRoute
+from rmqkit.model.attributes import PAUSED
 from rmqkit.model.names import PRESET_GROUPS, dlq_topic, is_system_group, retry_topic
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.topic import GroupRetryPolicy, SubscriptionGroupConfig
@@ -198,17 +199,22 @@ async def change_group(
     retry: GroupRetryPolicy | msgspec.UnsetType | None = msgspec.UNSET,
     consumes: bool | None = None,
     ordered: bool | None = None,
+    paused: bool | None = None,
 ) -> GroupChange:
     """Change settings of a group on each broker, and create it where it is missing; what is not given stays.
 
     retries   deliveries after the first one, until a message is a dead letter (retryMaxTimes)
     retry     when a failed message is delivered again; None: as the client says, or by delay levels
-    consumes  whether the group may consume (consumeEnable)
+    consumes  whether the group may consume (consumeEnable); members of one that may not end with an error
+    paused    whether the members wait: consumeEnable is off, and the attribute `paused` says that it is for a
+              while. Brokers of Apache refuse the attribute
     ordered   whether its 5.x clients get the messages of a queue in order (consumeMessageOrderly)
 
     Raises ClientError when nothing is to be changed, or a number is negative. When cancelled, some brokers
     may have the new settings.
     """
+    if paused is not None:
+        consumes = not paused
     if retries is not None and retries < 0:
         raise ClientError(f"retries={retries}: must not be negative")
     given: dict[str, object] = {"retry_max_times": retries, "consume_enable": consumes}
@@ -220,6 +226,10 @@ async def change_group(
         raise ClientError(f"nothing is to be changed of group {group!r}")
     before = (await groups.configs()).get(group, {})
     base = next(iter(before.values()), SubscriptionGroupConfig(group_name=group))
+    if paused is None and consumes and any(PAUSED in config.attributes for config in before.values()):
+        paused = False
+    # A request names changes of attributes, not the attributes.
+    changes["attributes"] = {} if paused is None else {f"+{PAUSED}": str(paused).lower()}
     brokers = await groups.put(group, msgspec.structs.replace(base, **changes))
     for broker, config in before.items():
         if config != base:

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from rmqkit.client.consumer.assigned import Assigned
 from rmqkit.client.consumer.bad_records import PuttingAway
 from rmqkit.client.consumer.distributor import Distributor
-from rmqkit.client.consumer.lasting import is_lasting
+from rmqkit.client.consumer.lasting import is_lasting, is_pause
 from rmqkit.client.consumer.offset_store import OffsetStore
 from rmqkit.client.consumer.options import GroupOptions
 from rmqkit.client.consumer.pulling import Puller, PullResult, PullStatus
@@ -365,7 +365,7 @@ class Engine:
 
     async def _pull_loop(self, assigned: Assigned) -> None:
         """Pull one queue until it is dropped or the consumer is left."""
-        lost_connection = False
+        lost_connection = paused = False
         with assigned.pulls:
             # A queue dropped by its own answer must not pull once more: the broker would hold that pull, and
             # give it the offset of the next reset.
@@ -377,8 +377,9 @@ class Engine:
                     if self._ends(error, assigned.queue):
                         raise
                     throttled = isinstance(error, BrokerError) and error.code == ResponseCode.FLOW_CONTROL
-                    if not throttled:
+                    if not throttled and not (paused and is_pause(error)):
                         log.warning("pulling %s failed: %s", assigned.queue, error)
+                    paused = is_pause(error)
                     lost_connection = lost_connection or isinstance(error, (ConnectFailed, ConnectionLost))
                     await anyio.sleep(THROTTLED_S if throttled else PULL_RETRY_S)
                     continue

@@ -14,7 +14,7 @@ from rmqkit.client.consumer.bad_records import described, taken
 from rmqkit.client.consumer.delivery import DeadLetter, MessageOutcomes
 from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.handler_consumer import HandlerConsumer
-from rmqkit.client.consumer.lasting import is_lasting
+from rmqkit.client.consumer.lasting import is_lasting, is_pause
 from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.lease_outcomes import LeaseOutcomes
 from rmqkit.client.consumer.leases import Leases
@@ -168,7 +168,7 @@ class PopConsumer(HandlerConsumer):
         """Pop one topic from one broker until it has neither, or the consumer stops."""
         try:
             with self._loops[place]:
-                lost_connection = False
+                lost_connection = paused = False
                 while not self._stopping.is_set():
                     room = self._room()
                     if room <= 0:
@@ -179,7 +179,9 @@ class PopConsumer(HandlerConsumer):
                     except RmqError as error:
                         if is_lasting(error):
                             raise
-                        log.warning("%s", error)
+                        if not (paused and is_pause(error)):
+                            log.warning("%s", error)
+                        paused = is_pause(error)
                         lost_connection = lost_connection or isinstance(
                             error, (ConnectFailed, ConnectionLost)
                         )

@@ -238,6 +238,37 @@ async def test_the_policy_of_the_group_counts(tmp_path: Path, autojump_clock: Mo
         assert 7 <= third - second < 8.5
 
 
+@pytest.mark.parametrize("kind", ["push_consumer", "pop_consumer"])
+async def test_a_message_may_say_how_it_is_repeated(
+    tmp_path: Path, autojump_clock: MockClock, kind: str
+) -> None:
+    """How often, and when; another one goes by its group."""
+    own = {"RMQKIT_RETRY_TIMES": "2", "RMQKIT_RETRY_DELAYS": "2s,7s"}
+    policy = GroupRetryPolicy.of_delays([30_000])
+    async with group_of(tmp_path) as group, group.open_client("a") as client:
+        handle = Handled({"own": [OSError("no")] * 9, "other": [OSError("no")]})
+        async with getattr(client, kind)("g", subscribe=SUBSCRIBED, start="first") as consumer:
+            groups = group.cluster.broker.context.groups
+            config = groups.get("g")
+            assert config is not None
+            await groups.put(msgspec.structs.replace(config, group_retry_policy=policy))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.run, handle)
+                await group.producer.send("T", b"own", properties=own)
+                await send(group, "other")
+                await until(lambda: handle.bodies.count("other") == 2)
+                nursery.cancel_scope.cancel()
+        times: dict[str, list[float]] = {"own": [], "other": []}
+        for body, time_s in zip(handle.bodies, handle.times, strict=True):
+            times[body].append(time_s)
+        first, second, third = times["own"]
+        # Timers wait for the end of their second.
+        assert 2 <= second - first < 3.5
+        assert 7 <= third - second < 8.5
+        assert 30 <= times["other"][1] - times["other"][0] < 31.5
+        assert [each.body for each in await dead_letters(client, "g")] == [b"own"]
+
+
 async def test_messages_of_a_key_come_in_order(tmp_path: Path, autojump_clock: MockClock) -> None:
     """Two members share the keys; a message that fails comes again before the next one of its key, and others
     do not wait."""
