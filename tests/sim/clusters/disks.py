@@ -36,6 +36,7 @@ class SimulatedDisk(LosingDisk):
         super().__init__(root, chance, _NEVER, after, lambda: None)
         self._machine = machine
         self._directories = root, after
+        machine.disk.on_sync = self._flushed
 
     def allocate(self, fd: int, offset: int, length: int) -> None:
         self._machine.disk.check_room()
@@ -45,6 +46,18 @@ class SimulatedDisk(LosingDisk):
     def sync_path(self, path: Path) -> None:
         self._look()
         super().sync_path(path)
+
+    def _flushed(self, path: Path) -> None:
+        """A plugin has flushed a file or a directory of its own."""
+        if path.is_relative_to(self.root) and path.exists():
+            (self._sync_directory if path.is_dir() else self._sync_file)(path)
+
+    def _survivor(self, path: Path) -> bytes:
+        """A file that was flushed under its first name, and renamed, is on the device."""
+        first = self._files.get(path.with_name(f"{path.name}.tmp"))
+        if first is not None and first.inode == path.stat().st_ino:
+            return first.content
+        return super()._survivor(path)
 
     def _step(self) -> None:
         """The power fails on request only. Looking for new files at each write would be most of the work."""

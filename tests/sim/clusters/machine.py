@@ -5,17 +5,20 @@ starts. `simulated` replaces what a program has of its machine:
 
 - work for a thread is done in the loop, after the disk has answered, so that runs can be repeated;
 - a suspended process takes no step: its tasks wait although time goes on, like after SIGSTOP;
-- tables are written to the process's disk, which can be full.
+- tables are written to the process's disk, which can be full;
+- what plugins flush by themselves is on that disk.
 """
 
 from __future__ import annotations
 
 import errno
 import gc
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -35,9 +38,11 @@ _THREAD_S = 0.0005
 
 @define(eq=False)
 class Disk:
-    """The disk of a machine. `answers` is not set while it hangs."""
+    """The disk of a machine. `answers` is not set while it hangs; `on_sync` is called with the path of a file
+    or directory that a plugin flushes by itself."""
 
     is_full: bool = False
+    on_sync: Callable[[Path], None] | None = None
     answers: trio.Event = field(factory=trio.Event)
 
     def __attrs_post_init__(self) -> None:
@@ -143,6 +148,13 @@ def _with_room(write: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _synced(descriptor: int) -> None:
+    """`os.fsync`: what counts is that the simulated disk knows of it."""
+    process = current.get()
+    if process is not None and process.machine.disk.on_sync is not None:
+        process.machine.disk.on_sync(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+
+
 def _boot_id() -> str:
     process = current.get()
     return f"{process.machine.name}-{process.machine.boot}" if process is not None else ""
@@ -163,6 +175,7 @@ def simulated(seed: int) -> Iterator[None]:
             (runner, "reschedule", _hold(runner.reschedule)),
             (trio.to_thread, "run_sync", _in_thread),
             (anyio.to_thread, "run_sync", _in_thread),
+            (os, "fsync", _synced),
             (start_file, "boot_id", _boot_id),
             (JsonFile, "write", _with_room(JsonFile.write)),
             (DiskProbe, "_write", _with_room(DiskProbe._write)),
