@@ -64,6 +64,8 @@ class Leases:
         #: The leases of each lane, in order.
         self._lanes: dict[Hashable, deque[Lease]] = {}
         self._held: dict[Lease, None] = {}
+        #: Set when there is a lease to look at.
+        self._some = anyio.Event()
         self._renewing: set[Lease] = set()
         self._changing = anyio.CapacityLimiter(_MAX_CHANGING)
         #: Finished messages by broker, while something sends their acknowledgements.
@@ -72,7 +74,7 @@ class Leases:
 
     def offer(self, lease: Lease) -> None:
         """Let handlers take the message of a new lease."""
-        self._held[lease] = None
+        self._hold(lease)
         self.waiting += 1
         lease.on_move = self._moved
         lane = self._lane(lease)
@@ -92,7 +94,11 @@ class Leases:
     def keep(self, lease: Lease) -> None:
         """Renew a new lease whose message goes to no handler."""
         lease.take()
+        self._hold(lease)
+
+    def _hold(self, lease: Lease) -> None:
         self._held[lease] = None
+        self._some.set()
 
     def _moved(self, lease: Lease) -> None:
         if lease.in_hand:
@@ -157,6 +163,9 @@ class Leases:
     async def run(self) -> None:
         """Renew leases and give back what waits, until cancelled."""
         while True:
+            if not self._held:
+                self._some = anyio.Event()
+                await self._some.wait()
             await anyio.sleep(LOOK_S)
             now_s = anyio.current_time()
             for lease in self.held:
