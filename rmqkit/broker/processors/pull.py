@@ -36,6 +36,8 @@ from rmqkit.toolkit.unsaved import Unsaved
 
 _log = logging.getLogger(__name__)
 _UNIT_BYTES = 20
+#: Numbers of messages whose limits are kept.
+_KEPT_LIMITS = 64
 #: A held pull keeps the text of its header, the subscription decoded from it, and the filter compiled from
 #: that.
 _TEXT_COPIES = 3
@@ -89,7 +91,10 @@ class PullProcessor(RequestProcessor):
         ).teller("before")
         self._filters = broker.filters
         self._machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        #: By the number of messages, for pulls that set no further limits.
+        self._plain_limits: dict[int, ReadLimits] = {}
         broker.role.on_change.append(self._role_changed)
+        broker.on_config_change.append(self._plain_limits.clear)
 
     def _role_changed(self) -> None:
         """Held pulls are refused by a broker from which messages may no longer be read."""
@@ -198,7 +203,7 @@ class PullProcessor(RequestProcessor):
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             max_bytes = max(_MIN_TRANSFER_BYTES, min(max_bytes, header.max_msg_bytes))
         count = max(1, min(header.max_msg_nums, config.max_transfer_count_on_message_in_memory))
-        return ReadLimits(
+        limits = ReadLimits(
             count,
             max_bytes,
             max(config.max_filter_message_size // _UNIT_BYTES, count),
@@ -206,13 +211,18 @@ class PullProcessor(RequestProcessor):
             config.max_transfer_bytes_on_message_in_disk,
             self._machine_bytes * config.access_message_in_memory_max_ratio // 100,
         )
+        if not header.max_msg_bytes and len(self._plain_limits) < _KEPT_LIMITS:
+            self._plain_limits[header.max_msg_nums] = limits
+        return limits
 
     def _read(self, pull: _Pull) -> ReadResult:
         """The result of the pull; records the group's progress. Raises NotInMemory."""
         header, store = pull.header, self._broker.store
         result = self._reset(header)
         if result is None:
-            limits = self._limits(header)
+            limits = self._plain_limits.get(header.max_msg_nums)
+            if limits is None or header.sequential_bytes or header.max_msg_bytes:
+                limits = self._limits(header)
             began_s = perf_counter()
             result = store.read(header.topic, header.queue_id, pull.offset, limits, pull.filter.unit)
             self._broker.stats.read_took(perf_counter() - began_s)
