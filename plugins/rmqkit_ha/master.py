@@ -296,7 +296,8 @@ class _Connection:
 
     async def _send(self, replica: Replica, pin: Pin) -> None:
         """Send from `replica.sent` on. The first frame may be a heartbeat, by which the slave knows where the
-        log goes on. A slave of the elected group also gets the confirmed position."""
+        log goes on. A slave of the elected group also gets the confirmed position, once this master knows it:
+        what a new one has beyond its set may be removed by the next."""
         written = self._store.positions.written
         limit_bytes = options(self._broker.config).pin_limit_bytes
         # Apache's slaves, and others that have not greeted, do not know such frames.
@@ -306,7 +307,8 @@ class _Connection:
         while True:
             pin.offset = max(replica.acknowledged, self._store.end_offset - limit_bytes)
             parts, size = await self._frames(replica.sent)
-            if group is not None and (confirmed := group.confirmed()) != confirmed_sent:
+            knows = group is not None and group.knows_confirmed
+            if group is not None and knows and (confirmed := group.confirmed()) != confirmed_sent:
                 parts, confirmed_sent = [confirmed_frame(confirmed), *parts], confirmed
             if parts:
                 await self._stream.send_parts(parts)

@@ -217,6 +217,30 @@ async def test_a_slave_is_read_up_to_what_is_confirmed(tmp_path: Path) -> None:
         assert group_of(b).knows_confirmed
 
 
+async def test_a_new_master_tells_its_slaves_nothing_that_it_does_not_know(tmp_path: Path) -> None:
+    """While a member of the set has not said what it has, the next master may be that member."""
+    async with (
+        running_member(tmp_path / "a", "a", slaveReadEnable=True) as a,
+        running_member(tmp_path / "b", "b", slaveTimeout=50) as b,
+    ):
+        await lead(a, 1)
+        await joined(a, b, 1)
+        await send(a, *bodies(1, 3))
+        await until(lambda: group_of(b).log_end() == group_of(a).log_end())
+        await fenced(a)
+        group_of(b).lead_with({"a", "b", "absent"})
+        await lead(b, 2)
+        await follow(a, b, 2)
+        # What is confirmed is told before what follows.
+        (answer,) = await send(b, b"not confirmed")
+        assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        await until(lambda: group_of(a).log_end() == group_of(b).log_end())
+        assert [group_of(each).knows_confirmed for each in (a, b)] == [False, False]
+        group_of(b).set_in_sync({"a", "b"})
+        await until(lambda: group_of(a).knows_confirmed)
+        assert group_of(a).confirmed() == group_of(b).log_end()
+
+
 async def test_who_nearly_became_master_shows_nothing_that_may_be_removed(tmp_path: Path) -> None:
     """It was prepared for an epoch that began too late: what it has beyond the set is not confirmed by
     that."""
