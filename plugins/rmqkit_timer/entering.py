@@ -152,13 +152,13 @@ class Entering(InternalQueueFollower):
         for. Raises OSError, StoreError."""
         snapshot, timers = self._snapshot, self.timers
         assert snapshot is not None
-        try:
-            await self.broker.store.flush()
-            await trio.to_thread.run_sync(self._kept.write, timers, snapshot)
-        except BaseException:
-            timers.failed(snapshot)
-            raise
+        await self.broker.store.flush()
+        await trio.to_thread.run_sync(self._kept.write, timers, snapshot)
         timers.wrote(snapshot)
+
+    def dropped(self) -> None:
+        assert self._snapshot is not None
+        self.timers.failed(self._snapshot)
 
 
 def _later(why: str) -> RequestRefused:

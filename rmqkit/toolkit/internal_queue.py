@@ -89,6 +89,10 @@ class InternalQueueFollower(ABC):
         be saved with them."""
         return
 
+    def dropped(self) -> None:
+        """What `captured` has kept is not saved, or only a part of it."""
+        return
+
     @abstractmethod
     async def save(self, offsets: Mapping[int, int]) -> None:
         """Write the offsets through to the device. Raises OSError."""
@@ -232,6 +236,7 @@ class InternalQueueFollower(ABC):
                 await self.save(offsets)
             except BaseException:
                 self._dirty = True
+                self.dropped()
                 raise
 
     async def persist_regularly(self, interval_ms: Callable[[], int]) -> None:

@@ -16,6 +16,7 @@ from rmqkit.errors import RequestRefused
 from rmqkit.model import names, set_aside
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
+from rmqkit.plugin.acks import ConditionLost
 from rmqkit.plugin.hooks import EachPutHook, PutMessageHook
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -418,6 +419,35 @@ async def test_a_restart_neither_loses_nor_repeats(
             await after(desk, 60_000)
             assert found(desk)[-1] == b"late"
             assert len(found(desk)) == 7
+
+
+@pytest.mark.durable_store
+async def test_a_checkpoint_that_failed_is_made_good(
+    autojump_clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the replicas had not got at one checkpoint is in the next one, from which a killed broker
+    starts."""
+    async with open_desk(tmp_path) as desk, timing(desk, graceful=False):
+        entering, appender = entering_of(desk), type(desk.broker.appender)
+        with monkeypatch.context() as patched:
+            patched.setattr(appender, "settle_everything", _unsettled)
+            await desk.sent(body=b"early", properties={"TIMER_DELAY_SEC": "60"})
+            await trio.sleep(A_LOOK_S)
+            with pytest.raises(ConditionLost, match="no replica"):
+                await entering.persist()
+        await desk.sent(body=b"later", properties={"TIMER_DELAY_SEC": "2000"})
+        await trio.sleep(A_LOOK_S)
+        await entering.persist()
+        now_ms = desk.clock.now_ms()
+    async with open_desk(tmp_path) as desk:
+        desk.clock.advance(now_ms - desk.clock.now_ms())
+        async with timing(desk):
+            await after(desk, 2_100_000)
+            assert found(desk) == [b"early", b"later"]
+
+
+async def _unsettled(appender: object) -> None:
+    raise ConditionLost(ResponseCode.SLAVE_NOT_AVAILABLE, "no replica has it")
 
 
 @define
