@@ -307,9 +307,9 @@ class _Connection:
         while True:
             pin.offset = max(replica.acknowledged, self._store.end_offset - limit_bytes)
             parts, size = await self._frames(replica.sent)
-            knows = group is not None and group.knows_confirmed
-            if group is not None and knows and (confirmed := group.confirmed()) != confirmed_sent:
-                parts, confirmed_sent = [confirmed_frame(confirmed), *parts], confirmed
+            if group is not None and group.knows_confirmed and group.confirmed() != confirmed_sent:
+                confirmed_sent = group.confirmed()
+                parts = [confirmed_frame(confirmed_sent), *parts]
             if parts:
                 await self._stream.send_parts(parts)
                 replica.sent += size

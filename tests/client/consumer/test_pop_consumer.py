@@ -46,6 +46,14 @@ async def send(group: Group, *bodies: str, tag: str | None = None, key: str | No
         await group.producer.send(Message("T", body.encode(), tag=tag, ordering_key=key))
 
 
+async def set_policy(group: Group, policy: GroupRetryPolicy) -> None:
+    """Give the group of a consumer that runs a retry policy."""
+    groups = group.cluster.broker.context.groups
+    config = groups.get("g")
+    assert config is not None
+    await groups.put(msgspec.structs.replace(config, group_retry_policy=policy))
+
+
 def leased(group: Group) -> int:
     """The leases that the broker has."""
     service = group.cluster.broker.context.registry.services["pop"]
@@ -223,10 +231,7 @@ async def test_the_policy_of_the_group_counts(tmp_path: Path, autojump_clock: Mo
     async with group_of(tmp_path) as group, group.open_client("a") as client:
         handle = Handled({"x": [OSError("no"), OSError("no")]})
         async with getattr(client, kind)("g", subscribe=SUBSCRIBED, start="first") as consumer:
-            groups = group.cluster.broker.context.groups
-            config = groups.get("g")
-            assert config is not None
-            await groups.put(msgspec.structs.replace(config, group_retry_policy=policy))
+            await set_policy(group, policy)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(consumer.run, handle)
                 await send(group, "x")
@@ -248,10 +253,7 @@ async def test_a_message_may_say_how_it_is_repeated(
     async with group_of(tmp_path) as group, group.open_client("a") as client:
         handle = Handled({"own": [OSError("no")] * 9, "other": [OSError("no")]})
         async with getattr(client, kind)("g", subscribe=SUBSCRIBED, start="first") as consumer:
-            groups = group.cluster.broker.context.groups
-            config = groups.get("g")
-            assert config is not None
-            await groups.put(msgspec.structs.replace(config, group_retry_policy=policy))
+            await set_policy(group, policy)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(consumer.run, handle)
                 await group.producer.send("T", b"own", properties=own)

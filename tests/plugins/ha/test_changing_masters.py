@@ -231,7 +231,7 @@ async def test_a_new_master_tells_its_slaves_nothing_that_it_does_not_know(tmp_p
         group_of(b).lead_with({"a", "b", "absent"})
         await lead(b, 2)
         await follow(a, b, 2)
-        # What is confirmed is told before what follows.
+        # The frame with the confirmed position comes before the next messages.
         (answer,) = await send(b, b"not confirmed")
         assert answer.code == ResponseCode.FLUSH_SLAVE_TIMEOUT
         await until(lambda: group_of(a).log_end() == group_of(b).log_end())
