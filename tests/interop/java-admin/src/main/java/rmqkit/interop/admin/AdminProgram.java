@@ -410,9 +410,10 @@ public final class AdminProgram {
         popper.setClientRebalance(false);
         // What arrives while the group changes its mode is dropped by the client, and comes again after its lease.
         popper.setPopInvisibleTime(8_000);
+        // It comes to a pull of the retry topic then, which the broker refuses until a heartbeat has told the subscription.
+        popper.setHeartbeatBrokerInterval(1_000);
         popper.subscribe(topic, "popped");
         popper.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            context.setDelayLevelWhenNextConsume(1);
             for (var each : messages) {
                 got.add(new String(each.getBody(), StandardCharsets.UTF_8));
                 if (each.getKeys() != null) {
