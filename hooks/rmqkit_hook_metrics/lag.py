@@ -124,10 +124,12 @@ class LagMeter:
         committed = self._broker.offsets.get(group, topic, queue_id)
         committed = end if committed is None else min(max(committed, start), end)
         pulled = min(max(self._counts.pulled.get((group, topic, queue_id), committed), committed), end)
-        lag.messages += end - committed
-        lag.in_flight += pulled - committed
+        leased = self._broker.offsets.leased(group, topic, queue_id)
+        pulled = max(pulled, min(committed + leased.behind, end))
+        lag.messages += end - committed + leased.before
+        lag.in_flight += pulled - committed + leased.before
         lag.ready += end - pulled
-        lag.queues.append(QueueLag(queue_id, end - committed))
+        lag.queues.append(QueueLag(queue_id, end - committed + leased.before))
         now_ms = self._broker.clock.now_ms()
         if committed < end:
             stored_ms = await self._stored_ms((group, topic, queue_id), False, committed, now_ms)

@@ -70,7 +70,7 @@ CONSUMERS = Family(
     "Connections of consumers",
     ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
 )
-LAG = Family("rocketmq_consumer_lag_messages", "gauge", "Messages a group has not committed", _LAG)
+LAG = Family("rocketmq_consumer_lag_messages", "gauge", "Messages a group has not finished", _LAG)
 LAG_MS = Family(
     "rocketmq_consumer_lag_latency",
     "gauge",
@@ -79,7 +79,7 @@ LAG_MS = Family(
     "milliseconds",
 )
 IN_FLIGHT = Family(
-    "rocketmq_consumer_inflight_messages", "gauge", "Messages a group has pulled and not committed", _LAG
+    "rocketmq_consumer_inflight_messages", "gauge", "Messages a group has got and not finished", _LAG
 )
 QUEUEING_MS = Family(
     "rocketmq_consumer_queueing_latency",
@@ -88,11 +88,11 @@ QUEUEING_MS = Family(
     _LAG,
     "milliseconds",
 )
-READY = Family("rocketmq_consumer_ready_messages", "gauge", "Messages a group has not pulled", _LAG)
+READY = Family("rocketmq_consumer_ready_messages", "gauge", "Messages a group has not got", _LAG)
 QUEUE_LAG = Family(
     "rmqkit_consumer_queue_lag_messages",
     "gauge",
-    "Messages a group has not committed, by queue",
+    "Messages a group has not finished, by queue",
     ("consumer_group", "topic", "queue_id"),
 )
 STORAGE = Family(

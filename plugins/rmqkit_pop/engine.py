@@ -67,6 +67,7 @@ class Engine:
         self._read_settings()
         broker.on_config_change.append(self._read_settings)
         broker.topics.on_turn.append(self.forget_topic)
+        broker.offsets.leases.append(self.leases.leased)
 
     def _read_settings(self) -> None:
         """Settings are read when they have changed: each pop asks for them."""

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import msgspec
 from attrs import define, field
 
+from rmqkit.plugin.broker import Leased
 from rmqkit_pop.due import DueTimes
 from rmqkit_pop.limits import MAX_WINDOW
 from rmqkit_pop.records import AckRecord, CheckPointRecord, Record, ack_of
@@ -283,6 +284,14 @@ class Leases:
             own=True,
         )
         return [renewed, ack_of(old, [offset])]
+
+    def leased(self, group: str, topic: str, queue_id: int) -> Leased:
+        """The messages of a queue that a group has leased."""
+        queue = self.queues.get(QueueKey(group, topic, queue_id))
+        if queue is None:
+            return Leased()
+        behind = sum(offset >= queue.committed for offset in queue.leases) if queue.window else 0
+        return Leased(len(queue.leases) - behind, behind)
 
     def due(self, now_ms: int) -> Iterator[Lease]:
         """The leases that have ended, each once: move its messages, or `look_again`."""

@@ -203,6 +203,8 @@ async def _lag(client: Client, arguments: Namespace) -> int:
                         "pulled": each.pulled,
                         "end": each.end,
                         "lag": each.lag,
+                        "inFlight": each.in_flight,
+                        "ready": each.ready,
                         "beyondEnd": each.beyond,
                         "behindMs": each.behind_ms,
                         "lastConsumedTimestamp": each.last_consumed_ms,
@@ -219,12 +221,15 @@ async def _lag(client: Client, arguments: Namespace) -> int:
                 each.committed,
                 each.end,
                 f"{each.beyond} beyond the end" if each.beyond else each.lag,
+                each.in_flight,
+                each.ready,
                 shown.span_text(each.behind_ms),
                 shown.time_text(each.last_consumed_ms),
             )
             for queue, each in lag.queues.items()
         ]
-        output.table(("TOPIC", "QUEUE", "COMMITTED", "END", "LAG", "BEHIND", "LAST CONSUMED"), rows)
+        titles = ("COMMITTED", "END", "LAG", "IN FLIGHT", "READY", "BEHIND", "LAST CONSUMED")
+        output.table(("TOPIC", "QUEUE", *titles), rows)
         output.line(f"total: {lag.total} messages, {shown.span_text(lag.behind_ms)} behind")
         if beyond:
             output.line(f"the offsets of {beyond} queues are beyond the end: consumers go on at the end")

@@ -9,7 +9,7 @@ called from another thread.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from rmqkit.config import Config
@@ -103,11 +103,26 @@ class Groups(Protocol):
         """Take over all groups of another broker (`Topics.replace`)."""
 
 
+class Leased(NamedTuple):
+    """Numbers of messages of a queue that a group has leased and not finished: those before the offset that
+    it has committed, and those behind."""
+
+    before: int = 0
+    behind: int = 0
+
+
 class Offsets(Protocol):
     """The committed offsets of groups."""
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """The queue offset that the group consumes next; None when it has committed none."""
+
+    @property
+    def leases(self) -> list[Callable[[str, str, int], Leased]]:
+        """Functions of group, topic and queue that count leases. Who leases messages appends its own."""
+
+    def leased(self, group: str, topic: str, queue_id: int) -> Leased:
+        """What the group has leased, by all functions in `leases`."""
 
     def table(self) -> ConsumerOffsetFile:
         """All offsets, by `topic@group` and queue. Read-only."""

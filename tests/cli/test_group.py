@@ -173,6 +173,22 @@ def test_a_group_is_deleted(group: Verbs, client: BlockingClient) -> None:
     assert "no broker knows group 'billing'" in group.text("delete", "billing", "--yes", code=1)
 
 
+def test_messages_in_flight(group: Verbs, client: BlockingClient) -> None:
+    """`group lag` tells popped messages that are not finished from those that nobody has got."""
+    sent(client, "Orders", 5)
+    with client.pop_consumer("workers", subscribe="Orders", start="first") as consumer:
+        first, *_ = consumer.receive(3, lease_ms=60_000)
+        consumer.ack(first)
+        found = group.json("lag", "workers", "--topic", "Orders")
+        (queue,) = found["queues"]
+        assert (found["lag"], queue["inFlight"], queue["ready"], queue["committed"]) == (4, 2, 2, 3)
+        titles, row = (
+            line.split() for line in group.text("lag", "workers", "--topic", "Orders").splitlines()[:2]
+        )
+        assert titles[4:8] == ["LAG", "IN", "FLIGHT", "READY"]
+        assert row[2:7] == ["3", "5", "4", "2", "2"]
+
+
 def test_an_offset_beyond_the_end(group: Verbs, verbs: Verbs, client: BlockingClient) -> None:
     """`group lag` and `doctor` show it, `--fail-above` counts it; `consume` lets the group go on where the
     broker says, and prints what arrives then."""

@@ -15,6 +15,7 @@ from rmqkit.broker.processors.queues import queue_of, topic_at
 from rmqkit.broker.run.context import BrokerContext
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_BODY_BYTES, MAX_CONSUME_QUEUE_UNITS
+from rmqkit.model import names
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin.request import Outcome
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -47,7 +48,10 @@ class _Stats(NamedTuple):
 
 class ConsumeStatsProcessor(ProcessorByCode):
     """Answers queries about the progress of consumer groups. It searches the kernel's own tables by group and
-    by topic, which no port offers: their form may change."""
+    by topic, which no port offers: their form may change.
+
+    `pullOffset` minus `consumerOffset` is what the group has got and not finished, as Java's tools show it;
+    `leased`, which Java lacks, is the part of it before `consumerOffset`."""
 
     _broker: BrokerContext
 
@@ -91,10 +95,11 @@ class ConsumeStatsProcessor(ProcessorByCode):
         return json_answer(request, body)
 
     def _consumes(self, group: str, topic: str) -> bool:
-        """Whether an online group has subscribed to the topic; an offline group consumes all topics with
-        committed offsets."""
+        """Whether an online group has subscribed to the topic, or pops from it as a retry topic; an offline
+        group consumes all topics with committed offsets."""
         online = self._broker.clients.consumers.get(group)
-        return online is None or not online.subscriptions or topic in online.subscriptions
+        subscribed = online is None or not online.subscriptions or topic in online.subscriptions
+        return subscribed or topic.startswith(names.RETRY_PREFIX)
 
     # Progress of groups.
 
@@ -122,18 +127,22 @@ class ConsumeStatsProcessor(ProcessorByCode):
         times = all_of(
             partial(store.store_time, topic, queue_id, consumed - 1) for topic, queue_id, consumed in places
         )
-        table: dict[MessageQueue, object] = {}
+        table: dict[MessageQueue, dict[str, int]] = {}
         lag = in_flight = 0
         for (topic, queue_id, consumed), stored_ms in zip(places, times, strict=True):
             end = store.max_offset(topic, queue_id)
-            pulled = max(consumed, broker.offsets.pulled.get(group, topic, queue_id) or 0)
-            table[queue_of(broker, topic, queue_id)] = {
+            leased = broker.offsets.leased(group, topic, queue_id)
+            mark = broker.offsets.pulled.get(group, topic, queue_id) or 0
+            pulled = max(consumed + leased.behind, mark) + leased.before
+            entry = table[queue_of(broker, topic, queue_id)] = {
                 "brokerOffset": end,
                 "consumerOffset": consumed,
                 "lastTimestamp": max(stored_ms, 0),
                 "pullOffset": pulled,
             }
-            lag += end - consumed
+            if leased.before:
+                entry["leased"] = leased.before
+            lag += end - consumed + leased.before
             in_flight += pulled - consumed
         return _Stats({"consumeTps": tps, "offsetTable": table}, lag, in_flight)
 

@@ -14,6 +14,7 @@ from rmqkit.broker.tables.queue_marks import QueueMarks
 from rmqkit.limits import MAX_PULL_OFFSETS, MAX_RESET_OFFSETS
 from rmqkit.model.table_parts import table_parts
 from rmqkit.model.topic import ConsumerOffsetFile
+from rmqkit.plugin.broker import Leased
 from rmqkit.plugin.clock import Clock
 from rmqkit.toolkit.json_file import JsonFile
 
@@ -28,6 +29,7 @@ class OffsetTable:
     pulled  next offsets after the groups' last pulls, not stored (Java: pullOffsetTable)
     resets  offsets to which groups were reset and from which they have not pulled yet, not stored (Java:
             resetOffsetTable)
+    leases  functions that count what groups have leased
     """
 
     def __init__(self, clock: Clock, directory: Path) -> None:
@@ -40,6 +42,7 @@ class OffsetTable:
         self._writing = trio.Lock()
         self.pulled = QueueMarks(MAX_PULL_OFFSETS)
         self.resets = QueueMarks(MAX_RESET_OFFSETS)
+        self.leases: list[Callable[[str, str, int], Leased]] = []
 
     def load(self) -> None:
         """Read the offsets from their file. Raises ConfigError when the file and its `.bak` are damaged."""
@@ -50,6 +53,14 @@ class OffsetTable:
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         queues = self._table.offset_table.get(topic + _SEPARATOR + group)
         return None if queues is None else queues.get(queue_id)
+
+    def leased(self, group: str, topic: str, queue_id: int) -> Leased:
+        """What the group has leased of a queue."""
+        before = behind = 0
+        for count in self.leases:
+            found = count(group, topic, queue_id)
+            before, behind = before + found.before, behind + found.behind
+        return Leased(before, behind)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset; a decrease is permitted (ordered consumers and resets need it)."""

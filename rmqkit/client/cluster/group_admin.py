@@ -43,7 +43,8 @@ class Progress:
 
     committed          the offset where the group continues
     end                the offset of the next message to be stored
-    pulled             the offset up to which its members have pulled; `committed` for old brokers
+    pulled             the offset up to which its members have got messages; `committed` for old brokers
+    leased             popped messages before `committed` that are not finished; 0 for other brokers
     last_consumed_ms   store time of the last consumed message in ms since 1970, 0 when there is none
     behind_ms          age of the first message that is not consumed, 0 when there is none; None when the
                        broker does not tell
@@ -54,11 +55,22 @@ class Progress:
     pulled: int
     last_consumed_ms: int
     behind_ms: int | None = None
+    leased: int = 0
 
     @property
     def lag(self) -> int:
-        """Number of messages that are not consumed."""
-        return max(self.end - self.committed, 0)
+        """Number of messages that are not consumed: `in_flight` and `ready`."""
+        return max(self.end - self.committed, 0) + self.leased
+
+    @property
+    def ready(self) -> int:
+        """Number of messages that no member has got yet."""
+        return max(self.end - self.pulled, 0)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of messages that members have got and not finished."""
+        return self.lag - self.ready
 
     @property
     def beyond(self) -> int:
@@ -97,6 +109,7 @@ class _OffsetWrapper(msgspec.Struct, rename="camel", kw_only=True):
     consumer_offset: int = 0
     last_timestamp: int = 0
     pull_offset: int = 0
+    leased: int = 0
 
 
 class _ConsumeStatsBody(msgspec.Struct, rename="camel", kw_only=True):
@@ -199,7 +212,8 @@ class GroupAdmin:
                 found[queue_of(key)] = Progress(
                     committed=entry.consumer_offset,
                     end=entry.broker_offset,
-                    pulled=max(entry.pull_offset, entry.consumer_offset),
+                    pulled=max(entry.pull_offset - entry.leased, entry.consumer_offset),
+                    leased=entry.leased,
                     last_consumed_ms=entry.last_timestamp,
                 )
         return dict(sorted(found.items()))
