@@ -240,7 +240,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         ),
         "leases are kept in the log and in memory, without buffers, threads or RocksDB": (
             """
-            popFromRetryProbabilityForPriority priorityOrderAsc popReviveConcurrency
+            popReviveConcurrency
             popReviveSkipIfGroupAbsent useSeparateRetryQueue useMessageFilterForNotification
             maxMessageFilterNumForNotification popPollingSize popPollingMapSize
             popPollingMapExpireTimeSeconds maxPopPollingSize reviveInterval reviveMaxSlow reviveScanTime

@@ -17,7 +17,7 @@ from rmqkit.protocol.message_id import host_text, offset_message_id
 from rmqkit.protocol.record import unpack_all
 from rmqkit_grpc.limits import MAX_INFLATED_BYTES
 from rmqkit_grpc.messages import V2
-from rmqkit_grpc.properties import BORN_HOST, LITE_TOPIC, PRIORITY, RESERVED, TRACE_CONTEXT, kind_of
+from rmqkit_grpc.properties import BORN_HOST, LITE_TOPIC, RESERVED, TRACE_CONTEXT, kind_of
 
 _Message = V2.messages["Message"]
 _ENCODINGS = V2.enums["Encoding"]
@@ -105,7 +105,7 @@ def _add_texts(system: Any, properties: Mapping[str, str]) -> None:
         system.lite_topic = lite
     if (trace := get(TRACE_CONTEXT)) is not None:
         system.trace_context = trace
-    if (priority := _number(get(PRIORITY))) is not None and abs(priority) <= _MAX_PRIORITY:
+    if (priority := _number(get(props.PRIORITY))) is not None and abs(priority) <= _MAX_PRIORITY:
         system.priority = priority
     if (deliver_ms := _number(get(props.TIMER_DELIVER_MS))) is not None:
         set_time(system.delivery_timestamp, deliver_ms)

@@ -30,7 +30,6 @@ from rmqkit_grpc.properties import (
     BORN_TIMESTAMP,
     CHECK_IMMUNITY_TIME,
     LITE_TOPIC,
-    PRIORITY,
     RESERVED,
     TRACE_CONTEXT,
     TYPES,
@@ -242,7 +241,7 @@ def _add_kind(properties: dict[str, str], system: Any) -> None:
     if system.HasField("lite_topic"):
         properties[LITE_TOPIC] = system.lite_topic
     if system.HasField("priority"):
-        properties[PRIORITY] = str(system.priority)
+        properties[props.PRIORITY] = str(system.priority)
 
 
 def _text(text: str, code: int, what: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rmqkit import hookimpl
 from rmqkit.config import Config, SettingsType
+from rmqkit.plugin.hooks import PutMessageHook
 from rmqkit.plugin.hookspecs import Register, RegisterProcessor
 from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.service import Service
@@ -13,8 +14,12 @@ from rmqkit_pop.assignment import AssignmentProcessor
 from rmqkit_pop.engine import Engine
 from rmqkit_pop.notifying import NotificationProcessor, PollingInfoProcessor
 from rmqkit_pop.popping import PopProcessor
+from rmqkit_pop.priority import PutByPriority
 from rmqkit_pop.service import PopService
 from rmqkit_pop.settings import PopSettings
+
+#: Before the hooks that give messages another topic.
+_FIRST = 10
 
 
 @hookimpl
@@ -25,6 +30,11 @@ def rmqkit_register_settings(register: Register[SettingsType], config: Config) -
 @hookimpl
 def rmqkit_register_services(register: Register[Service], config: Config) -> None:
     register(PopService.name, PopService(), order=10)
+
+
+@hookimpl
+def rmqkit_register_put_message_hooks(register: Register[PutMessageHook], config: Config) -> None:
+    register("priority", PutByPriority(), order=_FIRST)
 
 
 @hookimpl

@@ -35,6 +35,7 @@ from rmqkit.toolkit.unsaved import when_saved
 from rmqkit_pop.engine import Engine
 from rmqkit_pop.leases import QueueKey
 from rmqkit_pop.limits import MAX_BATCH, MAX_INVISIBLE_MS
+from rmqkit_pop.priority import by_priority
 from rmqkit_pop.reading import PopRead
 from rmqkit_pop.records import CheckPointRecord
 from rmqkit_pop.waiting import (
@@ -44,6 +45,7 @@ from rmqkit_pop.waiting import (
     held_keys,
     held_offsets,
     own_sources,
+    ranked_sources,
     retry_sources,
 )
 
@@ -117,7 +119,7 @@ class PopProcessor(EachRequest):
     def _look(self, pop: _Pop) -> PopRead:
         """Look for messages. Raises NotInMemory, RequestRefused, Unsaved."""
         engine, header = self._engine, pop.header
-        config, _ = check(engine, header)
+        config, group = check(engine, header)
         room = engine.room(header.consumer_group)
         if room <= 0:
             raise RequestRefused(
@@ -128,10 +130,15 @@ class PopProcessor(EachRequest):
             )
         read = PopRead(engine, header, pop.filter, min(header.max_msg_nums, room))
         self._turn += 1
-        own = own_sources(header, config, self._turn)
+        ranked = not header.order and by_priority(config, group, self._turn)
+        own = ranked_sources(engine, header, config) if ranked else own_sources(header, config, self._turn)
         retries = retry_sources(engine, header.topic, header.consumer_group)
         # Every so often what failed comes first, so that new messages do not keep it waiting for ever.
-        first = not header.order and self._turn * 61 % 100 < engine.settings.pop_from_retry_probability
+        settings = engine.settings
+        often = settings.pop_from_retry_probability
+        if ranked:
+            often = settings.pop_from_retry_probability_for_priority
+        first = not header.order and self._turn * 61 % 100 < often
         read.look([*retries, *own] if first else [*own, *retries])
         return read
 

@@ -19,6 +19,8 @@ class PopSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     enable_retry_topic_v2                  whether retry topics are named %RETRY%GROUP+TOPIC
     retrieve_message_from_pop_retry_topic_v1   with those, whether the older ones are read as well
     pop_from_retry_probability             percentage of pops that read the retry topic first
+    pop_from_retry_probability_for_priority  the same, of pops by priority
+    priority_order_asc                     whether a higher number is a higher priority
     pop_max_leases_per_group               leased messages of one group, and thereby the memory that it uses
     pop_max_leases                         leased messages of all groups
     default_message_request_mode           of groups for which none was set: PULL or POP
@@ -33,6 +35,8 @@ class PopSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         default=True, name="retrieveMessageFromPopRetryTopicV1"
     )
     pop_from_retry_probability: Live[Annotated[int, msgspec.Meta(ge=0, le=100)]] = 20
+    pop_from_retry_probability_for_priority: Live[Annotated[int, msgspec.Meta(ge=0, le=100)]] = 0
+    priority_order_asc: Live[bool] = True
     pop_max_leases_per_group: Live[Leased] = 1_000_000
     pop_max_leases: Live[Leased] = 2_000_000
     default_message_request_mode: Live[Literal["PULL", "POP"]] = "PULL"

@@ -136,6 +136,12 @@ def own_sources(header: Waiting, config: TopicConfig, first: int) -> list[Source
     ]
 
 
+def ranked_sources(engine: Engine, header: Waiting, config: TopicConfig) -> list[Source]:
+    """The queues of the topic itself, that of the highest priority first."""
+    sources = own_sources(header, config, 0)
+    return sources[::-1] if engine.settings.priority_order_asc else sources
+
+
 def first_offset(engine: Engine, source: Source, from_first: bool) -> int:
     """Where a group begins that has read nothing of a queue: at the first message that is there, or (Java:
     PopMessageProcessor.getInitOffset) at the last one, unless all of the queue is in memory. Raises
@@ -194,5 +200,6 @@ __all__ = [
     "held_offsets",
     "own_sources",
     "queue_of",
+    "ranked_sources",
     "retry_sources",
 ]

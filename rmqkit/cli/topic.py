@@ -45,6 +45,13 @@ def _arguments(parser: ArgumentParser) -> None:
         choices=_TYPES,
         help="what its messages are; a broker with enableTopicMessageTypeCheck refuses others (default: all)",
     )
+    add(
+        "--attribute",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="a change of its attributes: +dedup.window=10m sets one, --attribute=-dedup.window removes it",
+    )
 
     delete = actions.add_parser("delete", help="delete a topic and its messages")
     delete.add_argument("topic")
@@ -82,7 +89,9 @@ async def _list(admin: Admin, arguments: Namespace) -> None:
 
 async def _create(admin: Admin, arguments: Namespace) -> None:
     given = {name: getattr(arguments, name) for name in ("queues", "perm", "broker", "cluster", "order")}
-    change = await put_topic(admin, arguments.topic, message_type=arguments.type, **given)
+    attributes = ",".join(arguments.attribute) or None
+    kind = arguments.type
+    change = await put_topic(admin, arguments.topic, message_type=kind, attributes=attributes, **given)
     _report(arguments, change)
 
 

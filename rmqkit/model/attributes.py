@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from rmqkit.model.message_type import MESSAGE_TYPE, TopicMessageType
+from rmqkit.model.spans import span_ms
 
 _LONG_MAX = (1 << 63) - 1
 
@@ -18,11 +19,13 @@ class AttributeFault(ValueError):
 
 @frozen
 class Attribute:
-    """The legal values of an attribute: one of `values`, or without them a number of at least `minimum`. An
-    `unsupported` value is legal in Java, but refused by this broker because it would have no effect."""
+    """The legal values of an attribute: one of `values`, or without them a number from `minimum` to
+    `maximum`. An `unsupported` value is legal in Java, but refused by this broker because it would have no
+    effect."""
 
     values: tuple[str, ...] = ()
     minimum: int = 0
+    maximum: int = _LONG_MAX
     changeable: bool = True
     unsupported: tuple[str, ...] = ()
 
@@ -39,11 +42,34 @@ class Attribute:
             number = int(value)
         except ValueError:
             raise AttributeFault(f'For input string: "{value}"') from None
-        if not self.minimum <= number <= _LONG_MAX:
-            raise AttributeFault(f"value is not in range({self.minimum}, {_LONG_MAX})")
+        if not self.minimum <= number <= self.maximum:
+            raise AttributeFault(f"value is not in range({self.minimum}, {self.maximum})")
+
+
+@frozen(kw_only=True)
+class Span(Attribute):
+    """An attribute whose value is a span such as `10m`, from `least_ms` to `most_ms`."""
+
+    least_ms: int
+    most_ms: int
+
+    def check(self, name: str, value: str) -> None:
+        found_ms = span_ms(value)
+        if found_ms is None or not self.least_ms <= found_ms <= self.most_ms:
+            bounds = f"{self.least_ms} ms to {self.most_ms} ms"
+            raise AttributeFault(f"{name} is a span from {bounds}, such as 10m, not {value[:30]!r}")
+
+
+@frozen
+class Text(Attribute):
+    """An attribute whose value is any text."""
+
+    def check(self, name: str, value: str) -> None:
+        return
 
 
 #: `reserve.time` is enforced only by RocketMQ's tiered store.
+#: Plugins bring others.
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(("BatchCQ", "SimpleCQ"), changeable=False, unsupported=("BatchCQ",)),
     "cleanup.policy": Attribute(("COMPACTION", "DELETE"), changeable=False, unsupported=("COMPACTION",)),
@@ -52,7 +78,12 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
 }
 #: Of this project: the group's members wait. Apache's brokers know none.
 PAUSED = "paused"
-GROUP_ATTRIBUTES: Mapping[str, Attribute] = {PAUSED: Attribute(("true", "false"))}
+#: How many of a hundred pops take the messages of the highest priority first.
+PRIORITY_FACTOR = "priority.factor"
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {
+    PAUSED: Attribute(("true", "false")),
+    PRIORITY_FACTOR: Attribute(maximum=100),
+}
 
 
 def parse(text: str | None) -> dict[str, str]:

@@ -113,6 +113,7 @@ class Message(_Destined, frozen=True, kw_only=True, gc=False):
     properties    further properties
     ordering_key  messages with equal keys go to the same queue, in order
     delay_level   1..18: deliver after 1s 5s 10s 30s 1m .. 10m 20m 30m 1h 2h
+    priority      0 or more, higher ones are popped first; for topics of the type PRIORITY
     flag          a number for the application, passed through
     wait_store    wait for flush and replicas as configured at the broker (property WAIT)
 
@@ -124,6 +125,7 @@ class Message(_Destined, frozen=True, kw_only=True, gc=False):
     properties: Mapping[str, str] = _NO_PROPERTIES
     ordering_key: str | None = None
     delay_level: int | None = None
+    priority: int | None = None
     flag: int = 0
     wait_store: bool = True
 
@@ -134,6 +136,7 @@ class Message(_Destined, frozen=True, kw_only=True, gc=False):
             and self.tag is None
             and self.ordering_key is None
             and self.delay_level is None
+            and self.priority is None
             and self.properties is _NO_PROPERTIES
             and not self.keys
         ):
@@ -151,6 +154,8 @@ class Message(_Destined, frozen=True, kw_only=True, gc=False):
             raise TypeError(f"the ordering key of a message is a str, not {type(self.ordering_key).__name__}")
         if self.delay_level is not None and not isinstance(self.delay_level, int):
             raise TypeError(f"the delay level of a message is an int, not {type(self.delay_level).__name__}")
+        if self.priority is not None and not isinstance(self.priority, int):
+            raise TypeError(f"the priority of a message is an int, not {type(self.priority).__name__}")
         for key in self.keys:
             if not isinstance(key, str):
                 raise TypeError(f"the keys of a message are strings; {key!r} is of type {type(key).__name__}")
@@ -182,5 +187,7 @@ class Message(_Destined, frozen=True, kw_only=True, gc=False):
             result[props.SHARDING_KEY] = self.ordering_key
         if self.delay_level:
             result[props.DELAY] = str(self.delay_level)
+        if self.priority is not None:
+            result[props.PRIORITY] = str(self.priority)
         result.setdefault(props.WAIT, "true" if self.wait_store else props.NO_WAIT)
         return result

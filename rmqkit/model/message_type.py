@@ -26,6 +26,7 @@ class MessageType(IntEnum):
 _DELAYS = frozenset({props.DELAY, props.TIMER_DELIVER_MS, props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS})
 #: A message with none of these properties is NORMAL.
 TYPED = _DELAYS | {props.SHARDING_KEY, props.TRANSACTION_PREPARED}
+_TYPED_FOR_TOPICS = TYPED | {props.PRIORITY}
 
 
 def message_type(properties: Mapping[str, str]) -> MessageType:
@@ -45,27 +46,30 @@ def message_type(properties: Mapping[str, str]) -> MessageType:
 
 
 class TopicMessageType(StrEnum):
-    """What a topic is for, as its attribute `message.type` says. A message is NORMAL, FIFO, DELAY or
-    TRANSACTION; a topic may be MIXED, which takes them all, or leave it UNSPECIFIED."""
+    """What a topic is for, as its attribute `message.type` says. A message is NORMAL, FIFO, DELAY,
+    TRANSACTION or PRIORITY; a topic may be MIXED, which takes them all, or leave it UNSPECIFIED."""
 
     UNSPECIFIED = "UNSPECIFIED"
     NORMAL = "NORMAL"
     FIFO = "FIFO"
     DELAY = "DELAY"
     TRANSACTION = "TRANSACTION"
+    PRIORITY = "PRIORITY"
     MIXED = "MIXED"
 
 
 def type_for_topics(properties: Mapping[str, str]) -> TopicMessageType:
     """TRANSACTION if prepared for one, otherwise DELAY with a time of delivery, otherwise FIFO with an
-    ordering key (Java: TopicMessageType.parseFromMessageProperty)."""
-    if TYPED.isdisjoint(properties):
+    ordering key, otherwise PRIORITY with a priority (Java: TopicMessageType.parseFromMessageProperty)."""
+    if _TYPED_FOR_TOPICS.isdisjoint(properties):
         return TopicMessageType.NORMAL
     if properties.get(props.TRANSACTION_PREPARED) == "true":
         return TopicMessageType.TRANSACTION
     if not _DELAYS.isdisjoint(properties):
         return TopicMessageType.DELAY
-    return TopicMessageType.FIFO if props.SHARDING_KEY in properties else TopicMessageType.NORMAL
+    if props.SHARDING_KEY in properties:
+        return TopicMessageType.FIFO
+    return TopicMessageType.PRIORITY if props.PRIORITY in properties else TopicMessageType.NORMAL
 
 
 def declared_type(attributes: Mapping[str, str]) -> TopicMessageType:

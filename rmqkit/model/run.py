@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import Protocol, TypeVar, overload
 
@@ -26,10 +26,13 @@ class MessageRun(Sequence[PutMessage]):
     special   indexes of the messages with a property that put hooks watch; None before the first look
     refused   index -> refusal, for messages that the log did not accept; set by the append
     settled   whether all may be acknowledged at once, whatever their senders requested; set by the append
+    in_order  whether the places of its messages ascend; False where some had been stored before. Set by the
+              append
     """
 
     refused: Mapping[int, RequestRefused] = MappingProxyType({})
     settled: bool = False
+    in_order: bool = True
 
     def __init__(
         self,
@@ -58,6 +61,10 @@ class MessageRun(Sequence[PutMessage]):
         """Set `refused` to the refusals among the results of all messages; returns the results."""
         self.refused = {at: each for at, each in enumerate(results) if isinstance(each, RequestRefused)}
         return results
+
+    def last_of(self, places: Sequence[R]) -> R:
+        """The place of all these of its messages that is the last in the log."""
+        return places[-1] if self.in_order else max(places, key=attrgetter("physical_offset"))
 
     def select(self, indexes: Sequence[int]) -> MessageRun:
         """A run of the messages at some indexes, which must ascend."""

@@ -12,7 +12,7 @@ refuse by any exception, so that a broken check admits nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import compress, islice
 from operator import is_not
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import msgspec
 
+from rmqkit.errors import RequestRefused
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
 from rmqkit.model.message_type import MessageType, message_type
@@ -456,23 +457,50 @@ class ConsumeMessageHook:
 # --- appends and requests -----------------------------------------------------------------------------------
 
 
+class AlreadyStored(RequestRefused):
+    """A put hook finds that a message is in the log already: it is not stored, and its sender gets `place` as
+    if it had been, with the queue that the hook has set in the message.
+
+    place   the place of the other message, or the refusal of it; None while that is in the same run:
+            `after_put` sets it
+    """
+
+    def __init__(self, place: Appended | None = None) -> None:
+        super().__init__(ResponseCode.SUCCESS, "stored before")
+        self.place: Appended | RequestRefused | None = place
+
+    def result(self) -> Appended | RequestRefused:
+        """The answer to the send."""
+        if self.place is None:
+            return RequestRefused(ResponseCode.SYSTEM_ERROR, "it is not known whether the message is stored")
+        return self.place
+
+
 class PutMessageHook(ABC):
     """The last check before the append, also for messages that the broker itself writes.
 
     wants   names of properties: only messages with one of them are passed to the hook, None for all
+    topics  names of topics: only their messages are passed to the hook, None for those of all. The hook may
+            change a set of its own at any time
     claims  properties for which the hook takes responsibility: it parks, holds back or refuses messages that
             carry one of them. A message with a property that requires more than storing (a delay level, a
             time of delivery, a prepared transaction) is refused if no hook claims the property
     """
 
     wants: frozenset[str] | None = None
+    topics: Set[str] | None = None
     claims: frozenset[str] = frozenset()
 
     @abstractmethod
     def before_put(self, run: MessageRun) -> Refusals | None:
         """Rewrite messages, above all their destination, and return those that are refused; later hooks do
-        not see these. A refused message refuses all messages of its request. Raising refuses the whole
-        run."""
+        not see these. A refused message refuses all messages of its request; one that is `AlreadyStored` is
+        left out alone. Raising refuses the whole run."""
+
+    def after_put(self, run: MessageRun, results: Sequence[Appended | RequestRefused]) -> None:
+        """Called in the same step with the messages that `before_put` saw and their places or refusals, also
+        those by other hooks. Costs nothing where it is not overridden."""
+        return
 
 
 class EachPutHook(PutMessageHook):

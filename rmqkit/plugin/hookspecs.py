@@ -25,6 +25,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from rmqkit.config import Config, SettingsType
+    from rmqkit.model.attributes import Attribute
     from rmqkit.plugin.acks import AckCondition
     from rmqkit.plugin.allocation import AllocationStrategy
     from rmqkit.plugin.command import Verb
@@ -132,6 +133,12 @@ def rmqkit_register_processors(register: RegisterProcessor, broker: RequestBroke
 def rmqkit_register_queue_codes(register: Register[QueueCode], config: Config) -> None:
     """Functions for the code in the units of a topic's queues, in place of the hash of the tags, by topic.
     Example: register("SCHEDULE_TOPIC_XXXX", delivery_time)."""
+
+
+@hookspec
+def rmqkit_register_topic_attributes(register: Register[Attribute], config: Config) -> None:
+    """Attributes that a topic may have because of the plugin, by name; the broker refuses others. Example:
+    register("dedup.window", Span(least_ms=1_000, most_ms=86_400_000))."""
 
 
 @hookspec

@@ -22,6 +22,7 @@ from attrs import Factory, define, frozen
 
 from rmqkit.config import Config, SettingsType, setting_fields, spellings
 from rmqkit.errors import ConfigError, Fault, PluginError, did_you_mean
+from rmqkit.model.attributes import Attribute
 from rmqkit.plugin import hookspecs
 from rmqkit.plugin.acks import AckCondition
 from rmqkit.plugin.allocation import AllocationStrategy
@@ -125,6 +126,7 @@ class Registry:
     filter_indexes: dict[str, FilterIndexFactory]
     #: By topic.
     queue_codes: dict[str, QueueCode]
+    topic_attributes: dict[str, Attribute]
     services: dict[str, Service]
     servers: dict[str, Server]
     #: Those that share ports.
@@ -182,6 +184,7 @@ _KINDS = {
     "filter_servers": "filter server",
     "filter_indexes": "filter index",
     "queue_codes": "queue code",
+    "topic_attributes": "topic attribute",
     "services": "service",
     "servers": "server",
     "protocols": "protocol",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rmqkit.config import SettingsType
+    from rmqkit.model.attributes import Attribute
     from rmqkit.plugin.acks import AckCondition
     from rmqkit.plugin.allocation import AllocationStrategy
     from rmqkit.plugin.dispatcher import LogFollower
@@ -37,6 +38,10 @@ class Registrations(Protocol):
     @property
     def filter_servers(self) -> Mapping[str, FilterServer]:
         """The filters by expression type."""
+
+    @property
+    def topic_attributes(self) -> Mapping[str, Attribute]:
+        """What plugins let topics have, by name."""
 
     @property
     def protocols(self) -> Mapping[str, WireProtocol]:

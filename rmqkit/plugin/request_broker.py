@@ -223,6 +223,9 @@ class RequestAppender(Appender, Protocol):
     def watched(self) -> frozenset[str] | None:
         """Properties that put hooks look for, or should; None when a hook wants every message."""
 
+    def watches(self, topic: str) -> bool:
+        """Whether put hooks look for all messages of this topic at present."""
+
     def unclaimed(self, properties: Mapping[str, str]) -> RequestRefused | None:
         """The refusal of a message with these properties if one of them requires a missing plugin."""
 

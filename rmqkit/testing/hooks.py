@@ -366,9 +366,14 @@ class PutMessageHookContract(_HookContract):
 
     def shown(self, hook: PutMessageHook) -> MessageRun:
         """The messages that a broker would pass to the hook."""
-        wants = hook.wants
+        wants, topics = hook.wants, hook.topics
         return MessageRun(
-            [each for each in self.messages() if not (wants and wants.isdisjoint(each.properties))]
+            [
+                each
+                for each in self.messages()
+                if not (wants and wants.isdisjoint(each.properties))
+                and (topics is None or each.topic in topics)
+            ]
         )
 
     def test_what_it_leaves_can_be_stored(self) -> None:

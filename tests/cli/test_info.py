@@ -74,6 +74,12 @@ def test_topics_are_created_shown_and_deleted(rmqkit: Run, server: Ready) -> Non
     (shown,) = json.loads(rmqkit("topic", "show", "Mine", *namesrv, "--json").stdout)
     assert (shown["brokerName"], shown["readQueueNums"], shown["order"]) == ("broker-a", 3, False)
     assert (shown["messageType"], shown["attributes"]) == ("DELAY", {"message.type": "DELAY"})
+    words = ("--queues", "3", "--attribute", "+dedup.window=10m", "--attribute", "+dedup.key=order")
+    assert rmqkit("topic", "create", "Mine", *words, *namesrv).returncode == 0
+    (shown,) = json.loads(rmqkit("topic", "show", "Mine", *namesrv, "--json").stdout)
+    assert (shown["attributes"]["dedup.window"], shown["attributes"]["dedup.key"]) == ("10m", "order")
+    removed = ("--queues", "3", "--attribute=-dedup.window", "--attribute=-dedup.key")
+    assert rmqkit("topic", "create", "Mine", *removed, *namesrv).returncode == 0
     rows = [line.split() for line in rmqkit("topic", "show", "Mine", *namesrv).stdout.splitlines()]
     assert rows[1] == ["broker-a", "3", "3", "6", "no", "DELAY", "message.type=DELAY"]
     assert rmqkit("topic", "delete", "Mine", *namesrv).returncode == 0

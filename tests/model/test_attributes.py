@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rmqkit.model.attributes import GROUP_ATTRIBUTES, TOPIC_ATTRIBUTES, AttributeFault, altered, parse
+from rmqkit.model.attributes import (
+    GROUP_ATTRIBUTES,
+    TOPIC_ATTRIBUTES,
+    AttributeFault,
+    Span,
+    Text,
+    altered,
+    parse,
+)
 
 
 def changed(text: str | None, current: dict[str, str] | None = None) -> dict[str, str]:
@@ -23,6 +31,15 @@ def test_attributes_come_and_go() -> None:
     assert changed(None, created) == created
 
 
+def test_attributes_of_plugins() -> None:
+    """A span within bounds, and any text."""
+    known = {"keep": Span(least_ms=1_000, most_ms=60_000), "note": Text()}
+    assert altered(known, None, parse("+keep=1m,+note=any thing")) == {"keep": "1m", "note": "any thing"}
+    for text in ("999ms", "61s", "1 m", "-1s", "x"):
+        with pytest.raises(AttributeFault, match="keep is a span from 1000 ms to 60000 ms, such as 10m, not"):
+            altered(known, None, {"+keep": text})
+
+
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
@@ -36,7 +53,7 @@ def test_attributes_come_and_go() -> None:
         ("-message.type", "only add attribute is supported while creating topic. key: message.type"),
         (
             "+message.type=Orderly",
-            r"value is not in set: \[DELAY, FIFO, MIXED, NORMAL, TRANSACTION, UNSPECIFIED\]",
+            r"value is not in set: \[DELAY, FIFO, MIXED, NORMAL, PRIORITY, TRANSACTION, UNSPECIFIED\]",
         ),
         ("+reserve.time=long", 'For input string: "long"'),
         ("+reserve.time=-2", r"value is not in range\(-1, 9223372036854775807\)"),
@@ -78,3 +95,6 @@ def test_groups_have_no_attributes() -> None:
     """Groups have no attributes, as in RocketMQ 5.3."""
     with pytest.raises(AttributeFault, match=r"unsupported key: message\.type"):
         altered(GROUP_ATTRIBUTES, None, {"+message.type": "FIFO"})
+    assert altered(GROUP_ATTRIBUTES, None, {"+priority.factor": "100"}) == {"priority.factor": "100"}
+    with pytest.raises(AttributeFault, match=r"value is not in range\(0, 100\)"):
+        altered(GROUP_ATTRIBUTES, None, {"+priority.factor": "101"})

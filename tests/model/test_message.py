@@ -161,6 +161,7 @@ def test_all_properties() -> None:
         properties={"own": "1", "TAGS": "overridden"},
         ordering_key="order-7",
         delay_level=3,
+        priority=0,
         wait_store=False,
     )
     assert message.all_properties() == {
@@ -169,6 +170,7 @@ def test_all_properties() -> None:
         "KEYS": "k1 k2",
         "__SHARDINGKEY": "order-7",
         "DELAY": "3",
+        "_SYS_MSG_PRIORITY_": "0",
         "WAIT": "false",
     }
     assert message.properties == {"own": "1", "TAGS": "overridden"}
@@ -252,6 +254,7 @@ def test_expression_types(kind: str | None, is_tag: bool, takes_all: bool) -> No
         ({"keys": ["a", 5]}, "keys of a message are strings; 5 is of type int"),
         ({"ordering_key": 7}, "ordering key of a message is a str, not int"),
         ({"delay_level": "3"}, "delay level of a message is an int, not str"),
+        ({"priority": "3"}, "priority of a message is an int, not str"),
         ({"properties": {"a": 1}}, "property 'a' of a message is a str, not int; write '1'"),
         ({"properties": {"a": None}}, "property 'a' of a message is a str, not NoneType"),
         ({"properties": {2: "b"}}, "names of properties are strings; 2 is of type int"),

@@ -16,8 +16,8 @@ from rmqkit.model.properties import TRANSACTION_PREPARED
 from rmqkit.model.run import MessageRun, looks
 from rmqkit.model.sysflag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from rmqkit.plugin.acks import Acknowledgement, Settled
-from rmqkit.plugin.hook_runner import Hooks
-from rmqkit.plugin.hooks import PutMessageHook
+from rmqkit.plugin.hook_runner import HookEntry, Hooks
+from rmqkit.plugin.hooks import AlreadyStored, PutMessageHook
 from rmqkit.plugin.store import Appended, MessageStore
 from rmqkit.protocol.codes import ResponseCode
 
@@ -52,13 +52,16 @@ class LogAppender:
         timed: Callable[[float], None] = _untimed,
         counted: Callable[[Sequence[PutMessage], Sequence[Appended]], None] = _uncounted,
     ) -> None:
-        self._hooks = Hooks.of("put message hook", hooks).checked(PutMessageHook, ["before_put"])
+        methods = ["before_put", "after_put"]
+        self._hooks = Hooks.of("put message hook", hooks).checked(PutMessageHook, methods)
         claims = {name for hook in self._hooks for name in hook.claims}
         self._unclaimed = tuple(name for name in CLAIMABLE if name not in claims)
         #: Properties that hooks look for, or should; None when a hook wants every message.
         self.watched: frozenset[str] | None = None
-        if all(hook.wants for hook in self._hooks):
-            self.watched = frozenset(self._unclaimed).union(*(hook.wants or () for hook in self._hooks))
+        general = [hook for hook in self._hooks if hook.topics is None]
+        if all(hook.wants for hook in general):
+            self.watched = frozenset(self._unclaimed).union(*(hook.wants or () for hook in general))
+        self._topics = [hook.topics for hook in self._hooks if hook.topics is not None]
         self._store = store
         self._positions = store.positions
         self._dispatching = dispatching
@@ -104,23 +107,48 @@ class LogAppender:
             self._timed(perf_counter() - began)
         return results
 
+    def watches(self, topic: str) -> bool:
+        """Whether put hooks look for all messages of this topic at present."""
+        return any(topic in topics for topics in self._topics)
+
     def _append_checked(self, run: MessageRun) -> Sequence[Put]:
         """Let hooks and conditions see a run, then store what they do not refuse."""
         watched = self.watched
         if watched is not None and run.special is None:
             run.special = [
-                at for at, message in enumerate(run.messages) if not watched.isdisjoint(message.properties)
+                at
+                for at, message in enumerate(run.messages)
+                if not watched.isdisjoint(message.properties) or self.watches(message.topic)
             ]
-        refused = self._refusals(run, range(len(run)) if watched is None else run.special or ())
+        told: list[tuple[HookEntry[PutMessageHook], Sequence[int]]] = []
+        refused = self._refusals(run, range(len(run)) if watched is None else run.special or (), told)
         if not refused:
             results = self.append(run, checked=True)
             self._tell(run)
-            return results
-        part = run.select([at for at in range(len(run)) if at not in refused])
-        stored = iter(self.append(part, checked=True))
-        self._tell(part)
-        run.settled = part.settled
-        return run.note([refused[at] if at in refused else next(stored) for at in range(len(run))])
+        else:
+            part = run.select([at for at in range(len(run)) if at not in refused])
+            stored = iter(self.append(part, checked=True))
+            self._tell(part)
+            run.settled = part.settled
+            results = [refused[at] if at in refused else next(stored) for at in range(len(run))]
+        for entry, shown in told:
+            entry.notify("after_put", run.select(shown), [results[at] for at in shown])
+        return self._with_known(run, results) if refused else results
+
+    def _with_known(self, run: MessageRun, results: Sequence[Put]) -> Sequence[Put]:
+        """The results with the places of messages that hooks have found in the log; none of a request of
+        which another message is refused."""
+        known = {at: each for at, each in enumerate(results) if isinstance(each, AlreadyStored)}
+        run.in_order = run.in_order and not known
+        found = list(results)
+        for at, each in known.items():
+            found[at] = each.result()
+        for at in known if run.requests is not None else ():
+            request = run.request_at(at)
+            refusal = next((found[each] for each in request if isinstance(found[each], RequestRefused)), None)
+            if refusal is not None:
+                found[request.start : request.stop] = [refusal] * len(request)
+        return run.note(found)
 
     def listen(self, topic: str, function: Callable[[], object]) -> None:
         """Call a function after appends by hooks and services (`rmqkit.plugin.broker.Appender`)."""
@@ -137,25 +165,37 @@ class LogAppender:
                 for function in self._listeners.get(topic, ()):
                     function()
 
-    def _refusals(self, run: MessageRun, special: Sequence[int]) -> dict[int, RequestRefused]:
+    def _refusals(
+        self,
+        run: MessageRun,
+        special: Sequence[int],
+        told: list[tuple[HookEntry[PutMessageHook], Sequence[int]]],
+    ) -> dict[int, RequestRefused]:
         """Refusals by the acknowledgement conditions, and of special messages by put hooks and because of
-        unclaimed properties."""
+        unclaimed properties. Hooks that want the results of messages are added to `told`."""
         refused: dict[int, RequestRefused] = {}
         refusal = self.acks.refusal()
         if refusal is not None:
             waiting = [at for at, message in enumerate(run) if message.wait]
             refused = {each: refusal for at in waiting for each in run.request_at(at)}
         for entry in self._hooks.entries:
-            wants = entry.hook.wants
+            wants, topics = entry.hook.wants, entry.hook.topics
             shown = [
                 at
                 for at in special
-                if at not in refused and not (wants and wants.isdisjoint(run[at].properties))
+                if at not in refused
+                and not (wants and wants.isdisjoint(run[at].properties))
+                and (topics is None or run[at].topic in topics)
             ]
             if shown:
                 part = run if len(shown) == len(run) else run.select(shown)
                 for at, reason in entry.refusals("before_put", part).items():
-                    refused.update(dict.fromkeys(run.request_at(shown[at]), reason))
+                    if isinstance(reason, AlreadyStored):
+                        refused[shown[at]] = reason
+                    else:
+                        refused.update(dict.fromkeys(run.request_at(shown[at]), reason))
+                if type(entry.hook).after_put is not PutMessageHook.after_put:
+                    told.append((entry, shown))
         for at in special:
             if at not in refused and (missing := self._missing(run[at])) is not None:
                 refused.update(dict.fromkeys(run.request_at(at), missing))
@@ -186,7 +226,7 @@ class LogAppender:
         elif not stored or run.settled:
             acknowledgement.settle(ResponseCode.SUCCESS)
         else:
-            last = results[stored[-1]]
+            last = run.last_of([results[at] for at in stored])
             assert isinstance(last, Appended), "it is not among the refused"
             self.when_settled(any(run[at].wait for at in stored), last, acknowledgement.settle)
         return acknowledgement

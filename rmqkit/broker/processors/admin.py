@@ -49,6 +49,7 @@ class AdminProcessor(ProcessorByCode):
 
     def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
+        self._attributes = {**TOPIC_ATTRIBUTES, **broker.registry.topic_attributes}
         self._handlers = {
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
@@ -116,7 +117,7 @@ class AdminProcessor(ProcessorByCode):
         if is_mixed and not self._broker.config.enable_mixed_message_type:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         known = self._broker.topics.get(name)
-        return msgspec.structs.replace(config, attributes=_altered(TOPIC_ATTRIBUTES, known, changes))
+        return msgspec.structs.replace(config, attributes=_altered(self._attributes, known, changes))
 
     async def _put_topics(self, configs: Sequence[TopicConfig]) -> None:
         await self._broker.topics.put_all(configs)

@@ -168,8 +168,9 @@ class SendProcessor(JoinedProcessor):
         if not 0 <= queue_id < self._plain_topics.get(topic, 0):
             topic, queue_id, many_tags = self._place(sends, at)
             bits, moved = bits | many_tags, topic != header.topic
+        watched_topic = self._appender.watches(topic)
         if is_batch(request, header):
-            if messages.take_batch(topic, queue_id, header, body, born_host, bits):
+            if not watched_topic and messages.take_batch(topic, queue_id, header, body, born_host, bits):
                 return False
             items, is_special = self._batch(body, properties)
         else:
@@ -193,7 +194,7 @@ class SendProcessor(JoinedProcessor):
             for flag, each, own, stored in items
         ]  # fmt: skip
         messages.add(built, sends.properties[at].get(_UNIQ_KEY))
-        return is_special
+        return is_special or watched_topic
 
     def _place(self, sends: SendRun, at: int) -> tuple[str, int, int]:
         """Topic and queue of a send whose topic may have to be created or replaced, or whose queue the broker
@@ -220,7 +221,7 @@ class SendProcessor(JoinedProcessor):
                 dead_letters = checks.dead_letter_topic(broker, group)
                 broker.stats.dead_lettered[group, name].add(1)
                 name, queue_id = dead_letters.topic_name, 0
-        elif not many_tags and not topic.order:
+        elif not many_tags and not topic.order and not self._appender.watches(name):
             self._plain_topics[name] = max(topic.write_queue_nums, topic.read_queue_nums)
         return name, queue_id, MULTI_TAGS if many_tags and not batched else 0
 
@@ -277,7 +278,7 @@ class SendProcessor(JoinedProcessor):
         results: Any = self._appender.append(run)
         sends.messages, sends.results, sends.sizes = run.messages, results, sizes
         if not (faults or run.refused):
-            return self._succeeded(sends) if run.settled else self._answer_later(sends)
+            return self._succeeded(sends) if run.settled else self._answer_later(sends, run)
         start = 0
         for at, size in enumerate(sizes or [1] * len(sends)):
             if size and start in run.refused:
@@ -290,16 +291,18 @@ class SendProcessor(JoinedProcessor):
             return _merged(outcomes, [])
         sends.messages, sends.results = run.messages, results
         stored = sends.select(left)
-        rest = self._succeeded(stored) if run.settled else self._answer_later(stored)
+        rest = self._succeeded(stored) if run.settled else self._answer_later(stored, run)
         return _merged(outcomes, rest)
 
-    def _answer_later(self, sends: SendRun) -> Sequence[Outcome]:
-        """Answer stored sends together when the last one that has to wait may be acknowledged; those that do
-        not have to wait, now."""
+    def _answer_later(self, sends: SendRun, run: MessageRun) -> Sequence[Outcome]:
+        """Answer stored sends of a run together when the last one that has to wait may be acknowledged; those
+        that do not have to wait, now."""
         messages, results, appender = sends.messages, sends.results, self._appender
-        lasts = [sends.span(at).stop - 1 for at in range(len(sends))]
+        spans = [sends.span(at) for at in range(len(sends))]
         waits = looks.waits_of(messages)
-        settled = appender.are_settled([waits[last] for last in lasts], [results[last] for last in lasts])
+        ends = [results[span.stop - 1] for span in spans]
+        places = ends if run.in_order else [run.last_of(results[span]) for span in spans]
+        settled = appender.are_settled([waits[span.stop - 1] for span in spans], places)
         late = [at for at, is_settled in enumerate(settled) if not is_settled]
         now = [at for at, is_settled in enumerate(settled) if is_settled]
         owed: dict[int, Outcome] = {}
@@ -309,9 +312,8 @@ class SendProcessor(JoinedProcessor):
             for span in part.by_peer():
                 tickets.append(part.peers[span.start or 0].postpone(part.requests[span]))
                 owed.update(dict.fromkeys(late[span], tickets[-1]))
-            appender.when_settled(
-                any(looks.waits_of(part.messages)), part.results[-1], partial(self._settled, part, tickets)
-            )
+            last, waiting = run.last_of(part.results), any(looks.waits_of(part.messages))
+            appender.when_settled(waiting, last, partial(self._settled, part, tickets))
         return _merged(owed, self._succeeded(sends.select(now)) if now else [])
 
     def _succeeded(self, sends: SendRun) -> Sequence[Outcome]:

@@ -36,6 +36,7 @@ async def put_topic(
     cluster: str | None = None,
     order: bool = False,
     message_type: str | None = None,
+    attributes: str | None = None,
 ) -> TopicChange:
     """Create or change a topic, as `Admin.create_topic`."""
     masters = await admin.masters(broker=broker, cluster=cluster)
@@ -48,6 +49,7 @@ async def put_topic(
         cluster=cluster,
         order=order,
         message_type=message_type,
+        attributes=attributes,
     )
     after = {name: await admin.topic_config(topic, masters[name]) for name in brokers}
     existing = [name for name in brokers if before[name] is not None]

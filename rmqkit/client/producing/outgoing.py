@@ -29,7 +29,7 @@ from rmqkit.protocol.headers import SendMessageRequestHeaderV2
 MAX_DELAY_LEVEL = 18
 _TIMED = frozenset({props.DELAY, *props.TIMER_INPUTS, props.REPEAT})
 #: Properties of messages that a batch cannot contain, or that brokers treat by themselves.
-_SINGLE = _TIMED | {props.TRANSACTION_PREPARED, props.PRODUCER_GROUP}
+_SINGLE = _TIMED | {props.TRANSACTION_PREPARED, props.PRODUCER_GROUP, props.PRIORITY}
 #: How the topics begin that accept no batches.
 _NOT_IN_BATCHES = (RETRY_PREFIX, DLQ_PREFIX)
 #: The properties of a message that has none of its own: these, and the id between them.
@@ -166,6 +166,8 @@ def check_message(message: Message, max_message_bytes: int) -> None:
             )
     if message.delay_level is not None and not 0 <= message.delay_level <= MAX_DELAY_LEVEL:
         raise ClientError(f"delay level {message.delay_level} is not among 1..{MAX_DELAY_LEVEL}")
+    if message.priority is not None and message.priority < 0:
+        raise ClientError(f"priority {message.priority} is not 0 or more")
 
 
 @lru_cache(maxsize=1024)
@@ -181,7 +183,14 @@ def _topic_refusal(topic: str) -> str | None:
 
 def keyed_properties(message: Message, new_key: Callable[[], str]) -> tuple[str, str]:
     """The id of a message and the text of its properties. Raises MessageIllegal as `properties_text`."""
-    if not (message.properties or message.tag or message.keys or message.ordering_key or message.delay_level):
+    if not (
+        message.properties
+        or message.tag
+        or message.keys
+        or message.ordering_key
+        or message.delay_level
+        or message.priority is not None
+    ):
         key = new_key()
         return key, f"{_WAITS if message.wait_store else _WAITS_NOT}{key}{props.PROPERTY_END}"
     properties = message.all_properties()
@@ -301,10 +310,11 @@ def is_timed(message: Message) -> bool:
 
 
 def fits_batches(message: Message) -> bool:
-    """Whether the message may share a request with others: it has no delay, belongs to no transaction, and
-    its topic is not one of retries or dead letters."""
+    """Whether the message may share a request with others: it has no delay and no priority, belongs to no
+    transaction, and its topic is not one of retries or dead letters."""
     return (
         not message.delay_level
+        and message.priority is None
         and (not message.properties or _SINGLE.isdisjoint(message.properties))
         and not message.topic.startswith(_NOT_IN_BATCHES)
     )

@@ -130,7 +130,7 @@ class Producer:
     ) -> SendResult:
         """Send one message, given as a `Message` or as a topic, a body and optional parts, and wait until the
         broker has stored it. The keywords are those of `SendOptions`: `tag`, `keys`, `properties`,
-        `ordering_key`, `delay_level`, `queue` and `timeout_ms`.
+        `ordering_key`, `delay_level`, `priority`, `queue` and `timeout_ms`.
 
         With `ordering_key` or `queue` exactly one attempt is made, to keep the order. Otherwise the next
         attempt avoids the failed broker. A refused connection sent nothing and does not count as an attempt:

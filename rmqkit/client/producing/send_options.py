@@ -20,6 +20,7 @@ class SendKeywords(TypedDict, total=False):
     properties: Mapping[str, str] | None
     ordering_key: str | None
     delay_level: int | None
+    priority: int | None
     queue: MessageQueue | None
     timeout_ms: int | None
 
@@ -27,7 +28,7 @@ class SendKeywords(TypedDict, total=False):
 class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How one message is sent. Raises TypeError for another keyword.
 
-    tag, keys, properties, ordering_key, delay_level
+    tag, keys, properties, ordering_key, delay_level, priority
                 parts of a message that is given as a topic and a body; see `Message`
     queue       the queue that gets the message, instead of one that the producer chooses
     timeout_ms  time limit of the send with all its attempts, instead of the producer's
@@ -38,18 +39,26 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     properties: Mapping[str, str] | None = None
     ordering_key: str | None = None
     delay_level: int | None = None
+    priority: int | None = None
     queue: MessageQueue | None = None
     timeout_ms: int | None = None
 
     def message(self, given: Message | str, body: bytes | None) -> Message:
         """The given message, or one of a topic, a body and these parts. Raises ClientError when both forms
         are mixed, TypeError as `Message`."""
-        has_parts = bool(self.tag or self.keys or self.properties or self.ordering_key or self.delay_level)
+        has_parts = bool(
+            self.tag
+            or self.keys
+            or self.properties
+            or self.ordering_key
+            or self.delay_level
+            or self.priority is not None
+        )
         if isinstance(given, Message):
             if body is not None or has_parts:
                 raise ClientError(
-                    "a Message has its own body, tag, keys, properties, ordering key and delay level; set"
-                    " them there"
+                    "a Message has its own body, tag, keys, properties, ordering key, delay level and"
+                    " priority; set them there"
                 )
             return given
         if body is None:
@@ -64,6 +73,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             properties=self.properties or {},
             ordering_key=self.ordering_key,
             delay_level=self.delay_level,
+            priority=self.priority,
         )
 
 

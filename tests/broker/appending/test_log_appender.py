@@ -24,7 +24,7 @@ from rmqkit.plugin.acks import AckCondition, Acknowledgement
 from rmqkit.plugin.dispatcher import DispatchEntry, Dispatcher
 from rmqkit.plugin.flush import FlushPolicy, Level
 from rmqkit.plugin.held import HeldRequest
-from rmqkit.plugin.hooks import EachPutHook, PutMessageHook
+from rmqkit.plugin.hooks import AlreadyStored, EachPutHook, PutMessageHook, Refusals
 from rmqkit.plugin.store import Appended, UnitFilter
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import request
@@ -278,6 +278,62 @@ async def test_a_refused_message_refuses_its_batch(bench: Bench) -> None:
     run = MessageRun([message(b"%d" % number) for number in range(5)], [7, 8, 8, 8, 9])
     assert codes(bench.appender(Hook(refuse)).append(run)) == [0, 16, 16, 16, 0]
     assert bench.store.appends == [[b"0", b"4"]]
+
+
+class Known(PutMessageHook):
+    """Finds messages of the topic T with the body "old" in the log, and keeps what it is told."""
+
+    def __init__(self, place: Appended | None) -> None:
+        self.topics: set[str] = {"T"}
+        self._place = place
+        self.told: list[tuple[list[bytes], list[object]]] = []
+
+    def before_put(self, run: MessageRun) -> Refusals | None:
+        return {at: AlreadyStored(self._place) for at, each in enumerate(run) if each.body == b"old"}
+
+    def after_put(self, run: MessageRun, results: Sequence[Appended | RequestRefused]) -> None:
+        self.told.append(([each.body for each in run], list(results)))
+
+
+async def test_a_message_that_is_stored_already(bench: Bench) -> None:
+    """It is not stored, and has the place of the other one; the run is not in the order of the log then. The
+    hook is told what became of all messages that it saw."""
+    appender = bench.appender(Known(first := Appended(7, 0, 1, 5)))
+    run = MessageRun([message(b"new"), message(b"old")])
+    new, old = appender.append(run)
+    assert (old, bench.store.appends) == (first, [[b"new"]])
+    assert (run.in_order, run.last_of([new, old]), run.refused) == (False, new, {})
+    assert appender.append_durably(MessageRun([message(b"old")])).results == [first]
+
+
+async def test_a_hook_is_told_the_places_of_its_topics(bench: Bench) -> None:
+    """It sees messages of its topics alone, at any time; the others cost nothing."""
+    hook = Known(None)
+    appender = bench.appender(hook, Hook(refuse_bad))
+    assert (appender.watches("T"), appender.watches("U")) == (True, False)
+    run = MessageRun([message(b"1"), message(b"2", topic="U"), message(b"bad"), message(b"old")])
+    results = appender.append(run)
+    assert codes(results) == [0, 0, ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR]
+    ((bodies, told),) = hook.told
+    assert (bodies, told[:2]) == ([b"1", b"bad", b"old"], [results[0], results[2]])
+    hook.topics.clear()
+    appender.append(MessageRun([message(b"old")]))
+    assert (len(hook.told), bench.store.appends[-1]) == (1, [b"old"])
+
+
+async def test_a_known_message_of_a_batch_that_is_refused(bench: Bench) -> None:
+    """Its request is refused, as without it; another request is not."""
+    appender = bench.appender(Known(first := Appended(7, 0, 1, 5)))
+    run = MessageRun([message(b"old"), message(b"illegal"), message(b"old")], [1, 1, 2])
+    results = appender.append(run)
+    assert codes(results[:2]) == [ResponseCode.MESSAGE_ILLEGAL] * 2
+    assert results[2] == first
+    assert sorted(run.refused) == [0, 1]
+
+
+def refuse_bad(message: PutMessage) -> None:
+    if message.body == b"bad":
+        raise RequestRefused(ResponseCode.NO_PERMISSION, "not this one")
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,7 @@ def test_what_may_not_travel_together_is_kept_apart(backend: str) -> None:
                 await producer.queues(topic)
             lonely = [
                 Message("T", b"delayed", delay_level=2),
+                Message("T", b"first", priority=1),
                 Message("T", b"timed", properties={props.TIMER_DELAY_SEC: "5"}),
                 Message("T", b"half", properties={props.TRANSACTION_PREPARED: "true"}),
                 Message("%RETRY%g", b"again"),

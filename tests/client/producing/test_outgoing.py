@@ -25,6 +25,7 @@ LIMIT = 1 << 20
         {"properties": {"p": "v"}},
         {"ordering_key": "o"},
         {"delay_level": 3},
+        {"priority": 0},
     ],
 )
 def test_the_properties_of_a_message_are_its_own_and_its_id(parts: dict[str, Any], wait_store: bool) -> None:

@@ -477,6 +477,7 @@ def test_batches_that_cannot_be() -> None:
         (Message(topic="T", body=b"x", tag="a||b"), r"\|\|"),
         (Message(topic="T", body=b"x", keys="two words"), "contains a space"),
         (Message(topic="T", body=b"x", delay_level=19), "delay level 19"),
+        (Message(topic="T", body=b"x", priority=-1), "priority -1 is not 0 or more"),
         (Message(topic="T", body=b"x", properties={"a": "b\x02c"}), "separator"),
         (Message(topic="T", body=b"x", properties={"a": "ü" * 20_000}), "at most 32767"),
     ],

@@ -20,6 +20,7 @@ PARTS: dict[str, Any] = {
     "properties": {"colour": "red"},
     "ordering_key": "customer-1",
     "delay_level": 3,
+    "priority": 0,
 }
 
 
