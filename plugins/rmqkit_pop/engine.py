@@ -64,14 +64,13 @@ class Engine:
         self.ahead: set[tuple[int, int]] = set()
         self._unsettled: dict[int, dict[int, None]] = {}
         self._told: dict[QueueKey, int] = {}
-        self._read_settings()
-        broker.on_config_change.append(self._read_settings)
         broker.topics.on_turn.append(self.forget_topic)
         broker.offsets.leases.append(self.leases.leased)
 
-    def _read_settings(self) -> None:
-        """Settings are read when they have changed: each pop asks for them."""
-        self.settings = self.broker.config.owned(PopSettings)
+    @property
+    def settings(self) -> PopSettings:
+        """The present ones."""
+        return self.broker.config.owned(PopSettings)
 
     def require_ready(self) -> None:
         """Check that the leases are known. Raises RequestRefused."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import trio
@@ -84,11 +84,11 @@ class PopService(Service):
         if engine is None or not engine.ready:
             return
         engine.ready = False
-        marks = engine.marks()
+        unsaved = self._unsaved(engine, engine.marks())
         try:
-            if self._unsaved(engine, marks):
+            if unsaved:
                 await broker.appender.settle_everything()
-                self._save(engine, marks)
+                self._save(engine, unsaved)
         finally:
             engine.close()
 
@@ -114,7 +114,7 @@ class PopService(Service):
                 return
             self._marks.append(engine.marks())
             if len(self._marks) == _LAG:
-                self._save(engine, self._marks[0])
+                self._save(engine, self._unsaved(engine, self._marks[0]))
             now_ms = engine.broker.clock.now_ms()
             for queue_id in range(engine.queues):
                 try:
@@ -128,8 +128,8 @@ class PopService(Service):
                     _log.error("records of %s cannot be kept, trying again: %s", engine.topic, error)
             engine.forget_idle(MAX_QUEUES_KEPT)
 
-    def _save(self, engine: Engine, marks: Mapping[int, tuple[int, int]]) -> None:
-        for group, queue_id, offset in self._unsaved(engine, marks):
+    def _save(self, engine: Engine, unsaved: Iterable[tuple[str, int, int]]) -> None:
+        for group, queue_id, offset in unsaved:
             engine.broker.offsets.commit(group, engine.topic, queue_id, offset)
 
     def _unsaved(self, engine: Engine, marks: Mapping[int, tuple[int, int]]) -> list[tuple[str, int, int]]:

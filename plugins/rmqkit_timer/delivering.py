@@ -57,7 +57,7 @@ class Delivering:
     def __init__(self, session: Session) -> None:
         self.broker = session.broker
         self.timers = session.timers
-        self._settings = session.settings
+        self._session = session
         self._figures = session.figures
         self.on_progress: Callable[[], None] = _nothing
         self.on_pause: Callable[[], None] = _nothing
@@ -101,7 +101,7 @@ class Delivering:
         timers = self.timers
         while not self._stopped:
             timers.follow_clock(self.broker.clock.now_ms())
-            if not self._settings.now.timer_stop_dequeue:
+            if not self._session.settings.timer_stop_dequeue:
                 await self._read_slots()
             self.on_pause()
             await self._pause()

@@ -47,7 +47,7 @@ class Entering(InternalQueueFollower):
         self._kept = session.kept
         self._deliver_now = deliver_now
         self._repeats = session.repeats
-        self._settings = session.settings
+        self._session = session
         self._figures = session.figures
         self._stored_ms = self.broker.clock.now_ms()
         self._deletions = session.deletions
@@ -83,7 +83,7 @@ class Entering(InternalQueueFollower):
         return max(0, self.broker.clock.now_ms() - self._stored_ms) if self.behind else 0
 
     def due(self, queue_id: int, units: Sequence[QueueUnit]) -> int:
-        stopped = self._settings.now.timer_stop_enqueue or self.timers.log.is_full
+        stopped = self._session.settings.timer_stop_enqueue or self.timers.log.is_full
         return 0 if stopped else len(units)
 
     def take(self, queue_id: int, unit: QueueUnit, record: Buffer) -> RequestRefused | None:

@@ -44,17 +44,17 @@ class ParkTimed(EachPutHook, LaterDelivery, NeedsBroker):
     wants = claims = frozenset({*props.TIMER_INPUTS, props.REPEAT})
 
     def __init__(self, config: Config, now_ms: Callable[[], int] = _system_ms) -> None:
-        self._given = config.owned(TimerSettings)
+        self._config: Callable[[], Config] = lambda: config
         self._now_ms = now_ms
         self.slot_count: Callable[[int], int] | None = None
         self.repeating = Repeating()
 
     def open(self, broker: RequestBroker) -> None:
-        def read() -> None:
-            self._given = broker.config.owned(TimerSettings)
+        self._now_ms, self._config = broker.clock.now_ms, lambda: broker.config
 
-        self._now_ms = broker.clock.now_ms
-        broker.on_config_change.append(read)
+    @property
+    def _given(self) -> TimerSettings:
+        return self._config().owned(TimerSettings)
 
     def mark(self, message: PutMessage, due: Due, now_ms: int) -> bool:
         given = self._given

@@ -26,7 +26,7 @@ from rmqkit_timer.rebuilding import Rebuilding
 from rmqkit_timer.repeating import Repeating
 from rmqkit_timer.repeats import Repeats
 from rmqkit_timer.session import Session
-from rmqkit_timer.settings import LiveSettings, TimerSettings
+from rmqkit_timer.settings import TimerSettings
 from rmqkit_timer.timers import Timers
 
 _log: Final = logging.getLogger(__name__)
@@ -78,16 +78,13 @@ class TimerService(Service):
             await trio.sleep_forever()
         await broker.topics.ensure(names.TIMER_TOPIC, 1)
         await prepare(broker)
-        settings = LiveSettings(broker)
-        try:
-            await self._run(await self._opened(broker, settings), task_status)
-        finally:
-            settings.close()
+        await self._run(await self._opened(broker), task_status)
 
-    async def _opened(self, broker: Broker, settings: LiveSettings) -> Session:
+    async def _opened(self, broker: Broker) -> Session:
         """Recover what was kept, and find out what was delivered since."""
         kept = self.kept(broker)
-        opened = await trio.to_thread.run_sync(kept.open, settings.now, broker.clock.now_ms())
+        settings = broker.config.owned(TimerSettings)
+        opened = await trio.to_thread.run_sync(kept.open, settings, broker.clock.now_ms())
         repeats, moment = Repeats(), opened.checkpoint.moment
         if moment is not None:
             # Timers that are made anew begin their slot again.
@@ -95,14 +92,15 @@ class TimerService(Service):
             await repeats.load(broker.store, moment.slot_from if anew else moment.deliveries_from)
         elif opened.checkpoint == Checkpoint():
             await repeats.load_all(broker.store)
-        return Session(broker, settings, kept, opened, repeats, self.repeating, Figures(opened.timers))
+        return Session(broker, kept, opened, repeats, self.repeating, Figures(opened.timers))
 
     async def _run(self, session: Session, task_status: trio.TaskStatus[None]) -> None:
-        broker, settings, opened = session.broker, session.settings, session.opened
+        broker, opened = session.broker, session.opened
         delivering = Delivering(session)
         entering = Entering(session, delivering.deliver_now)
-        window_slots, precision_ms = settings.now.window_slots, settings.now.timer_precision_ms
-        await entering.start(opened, Rebuilding.of(opened.checkpoint, window_slots, precision_ms))
+        settings = session.settings
+        rebuilding = Rebuilding.of(opened.checkpoint, settings.window_slots, settings.timer_precision_ms)
+        await entering.start(opened, rebuilding)
         await delivering.look_ahead()
         delivering.on_progress, delivering.on_pause = entering.mark_changed, entering.refresh
         entering.on_entered = delivering.entered
@@ -110,7 +108,9 @@ class TimerService(Service):
         self._session, self._entering, self._delivering = session, entering, delivering
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(entering.persist_regularly, lambda: settings.now.timer_flush_interval_ms)
+                nursery.start_soon(
+                    entering.persist_regularly, lambda: session.settings.timer_flush_interval_ms
+                )
                 nursery.start_soon(_clean_regularly, broker, session.timers)
                 nursery.start_soon(session.figures.run)
                 nursery.start_soon(delivering.run)

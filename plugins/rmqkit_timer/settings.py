@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from rmqkit.config import LIVE, IntervalMs, Live
 from rmqkit_timer.units import LEAST_FILE_BYTES
 from rmqkit_timer.wheel import MAX_WINDOW_SLOTS
-
-if TYPE_CHECKING:
-    from rmqkit.plugin.broker import Broker
 
 #: Apache's limit, 3 days, can be raised to ten years: a message is stored anew once per window.
 _MAX_DELAY_S: Final = 315_360_000
@@ -40,19 +37,3 @@ class TimerSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         if 2 <= self.timer_roll_window_slot <= MAX_WINDOW_SLOTS:
             return self.timer_roll_window_slot
         return MAX_WINDOW_SLOTS
-
-
-class LiveSettings:
-    """The present settings of a broker, read again after each change and not at each use."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.now = broker.config.owned(TimerSettings)
-        broker.on_config_change.append(self._read)
-
-    def _read(self) -> None:
-        self.now = self._broker.config.owned(TimerSettings)
-
-    def close(self) -> None:
-        """Follow no further changes."""
-        self._broker.on_config_change.remove(self._read)
