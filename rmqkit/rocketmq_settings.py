@@ -141,7 +141,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             enablePropertyFilter filterSupportRetry enableCalcFilterBitMap filterDataCleanTimeSpan
             expectConsumerNumUseFilter maxErrorRateOfBloomFilter
             reviveQueueNum enableRetryTopicV2 retrieveMessageFromPopRetryTopicV1 popFromRetryProbability
-            defaultPopShareQueueNum
+            popFromRetryProbabilityForPriority priorityOrderAsc defaultPopShareQueueNum
             timerWheelEnable timerPrecisionMs timerMaxDelaySec timerRollWindowSlot timerFlushIntervalMs
             timerStopEnqueue timerStopDequeue timerCongestNumEachSlot mappedFileSizeTimerLog
             recallMessageEnable allowRecallWhenBrokerNotWriteable

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from opentelemetry.sdk.trace import TracerProvider
 
 from rmqkit.client.hooks import ClientHook
 from rmqkit.config import Config
+from rmqkit.model.topic import TopicConfig
 from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
 from rmqkit.testing.client_hooks import ClientHookContract
 from rmqkit.testing.hooks import (
@@ -25,6 +29,7 @@ from rmqkit_hook_trace import MessageTrace
 from rmqkit_hook_trace.broker import SendSpans
 from rmqkit_hook_trace.otel import OpenTelemetryHook
 from rmqkit_message_type.checks import CheckRecalls, CheckSends
+from rmqkit_pop.priority import PutByPriority
 from rmqkit_timer.park import ParkTimed
 from rmqkit_transaction.keep import KeepPrepared
 
@@ -96,6 +101,22 @@ class TestParkDelayed(PutMessageHookContract):
 
     def make_hook(self) -> PutMessageHook:
         return ParkDelayed(parse_levels("1s 5s 10s"))
+
+
+class TestPutByPriority(PutMessageHookContract):
+    """A message of another type loses the property."""
+
+    interesting = (
+        {"_SYS_MSG_PRIORITY_": "3"},
+        {"_SYS_MSG_PRIORITY_": "9", "DELAY": "1"},
+        {"_SYS_MSG_PRIORITY_": "x"},
+    )
+
+    def make_hook(self) -> PutMessageHook:
+        broker: Any = SimpleNamespace(topics=SimpleNamespace(configs={"T": TopicConfig(topic_name="T")}))
+        hook = PutByPriority()
+        hook.open(broker)
+        return hook
 
 
 class TestCheckSends(SendMessageHookContract):

@@ -20,6 +20,7 @@ from rmqkit.plugin import loader
 from rmqkit.plugin.request import FILTER_SERVER, NAME_SERVER
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
+from rmqkit.protocol.headers import CreateTopicRequestHeader
 from rmqkit.testing.broker import test_config as settings_of
 from tests.broker.desk import BrokerHarness, open_desk
 
@@ -139,6 +140,14 @@ async def _prepared(desk: BrokerHarness) -> Command:
     return await desk.send("T", properties={props.TRANSACTION_PREPARED: "true"})
 
 
+async def _windowed(desk: BrokerHarness) -> Command:
+    header = CreateTopicRequestHeader(
+        topic="Once", read_queue_nums=1, write_queue_nums=1, perm=6, topic_filter_type="SINGLE_TAG",
+        order=False, attributes="+dedup.window=10m", default_topic="TBW102",
+    )  # fmt: skip
+    return await desk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
 async def _registered(desk: BrokerHarness) -> Command:
     return await desk.ask(RequestCode.REGISTER_FILTER_SERVER)
 
@@ -146,6 +155,7 @@ async def _registered(desk: BrokerHarness) -> Command:
 #: Plugin that a broker can start without -> a request that needs it, and the answer.
 REFUSED = {
     "filter": (_filtered, ResponseCode.SYSTEM_ERROR, "no plugin filters by expressions of type 'TAG'"),
+    "dedup": (_windowed, ResponseCode.SYSTEM_ERROR, "unsupported key: dedup.window"),
     "delay": (_delayed, ResponseCode.MESSAGE_ILLEGAL, "delay"),
     "pop": (_popped, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "pop consumption"),
     "transaction": (_prepared, ResponseCode.NO_PERMISSION, "transactional messages"),

@@ -72,6 +72,7 @@ from rmqkit_transaction.service import TransactionService
 from tests.hooks import test_contracts as hooks
 from tests.plugins import test_contracts as plugins
 from tests.plugins.allocation import test_strategies as strategies
+from tests.plugins.dedup import test_contracts as dedup
 from tests.plugins.failover import test_commands as failover_commands
 from tests.plugins.filter import test_python as python_filters
 from tests.plugins.filter import test_sql92 as sql92
@@ -431,6 +432,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("filter server", "PYTHON"): (python_filters, "check_filter_server"),
     ("filter index", "filter"): (filter_index, "check_filter_index"),
     ("service", "audit"): (None, "TestAudit"),
+    ("service", "dedup"): (dedup, "TestService"),
     ("service", "delay"): (None, "TestDelay"),
     ("service", "failover"): (None, "TestFailover"),
     ("service", "filter-server"): (None, "TestFilterServers"),
@@ -456,6 +458,8 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("rpc hook", "audit"): (hooks, "TestRequestAudit"),
     ("rpc hook", "message-type"): (hooks, "TestCheckRecalls"),
     ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
+    ("put message hook", "dedup"): (dedup, "TestHook"),
+    ("put message hook", "priority"): (hooks, "TestPutByPriority"),
     ("put message hook", "delay"): (hooks, "TestParkDelayed"),
     ("put message hook", "timer"): (hooks, "TestParkTimed"),
     ("put message hook", "transaction"): (hooks, "TestKeepPrepared"),
@@ -464,7 +468,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("command", "failover"): (failover_commands, "TestFailoverVerb"),
 }
 #: Kinds that are values rather than objects with an interface.
-VALUES = {"settings", "queue code"}
+VALUES = {"settings", "queue code", "topic attribute"}
 
 
 def test_everything_that_is_built_in_runs_the_contract_of_its_kind() -> None:
