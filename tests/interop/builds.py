@@ -70,6 +70,18 @@ def apache_server_classpath(version: str = SERVER_VERSION) -> str:
     return (_built(f"server-{version}", [folder / "pom.xml"], build) / "classpath").read_text().strip()
 
 
+def apache_proxy_classpath() -> str:
+    """Class path for ProxyStartup, which runs a broker as well."""
+    tool("java")
+    folder = HERE / "apache-proxy"
+
+    def build(out: Path) -> None:
+        output = f"-Dmdep.outputFile={out / 'classpath'}"
+        _run([tool("mvn"), *_MAVEN, "dependency:build-classpath", output], folder)
+
+    return (_built("apache-proxy", [folder / "pom.xml"], build) / "classpath").read_text().strip()
+
+
 def java_client(version: str) -> JavaClient:
     """The Java scenarios, compiled against this version of the client."""
     return JavaClient(version, _java_program("java", version))

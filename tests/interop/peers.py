@@ -24,7 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.interop.builds import SERVER_VERSION, JavaClient, apache_server_classpath, tool
+from tests.interop.builds import (
+    SERVER_VERSION,
+    JavaClient,
+    apache_proxy_classpath,
+    apache_server_classpath,
+    tool,
+)
 from tests.ports import LOOPBACK, free_port
 
 START_SECONDS = 60
@@ -203,9 +209,11 @@ def _java_server(
     main: str,
     home: Path,
     properties: Mapping[str, object],
-    version: str,
+    classpath: str,
     options: Sequence[str] = (),
+    arguments: Sequence[str] = ("-c",),
 ) -> Program:
+    """Start a server of Apache's with its settings in a file, whose path is the last argument."""
     conf = home / f"{name}.conf"
     # Servers of 4.9 do not start without their logging configuration.
     logging = home / "conf" / f"logback_{name}.xml"
@@ -213,17 +221,7 @@ def _java_server(
     logging.write_text("<configuration/>\n")
     conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     where = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", f"-Djava.io.tmpdir={home}")
-    command = [
-        tool("java"),
-        *_JAVA_SERVER,
-        *options,
-        *where,
-        "-cp",
-        apache_server_classpath(version),
-        main,
-        "-c",
-        str(conf),
-    ]
+    command = [tool("java"), *_JAVA_SERVER, *options, *where, "-cp", classpath, main, *arguments, str(conf)]
     return start(name, command, home, {"ROCKETMQ_HOME": str(home)})
 
 
@@ -233,7 +231,8 @@ def apache_namesrv(home: Path, port: int | None = None, version: str = SERVER_VE
     port = port or free_port()
     address = f"{LOOPBACK}:{port}"
     properties = {"listenPort": port, "bindAddress": LOOPBACK, "kvConfigPath": home / "kvConfig.json"}
-    program = _java_server("namesrv", "org.apache.rocketmq.namesrv.NamesrvStartup", home, properties, version)
+    main, classpath = "org.apache.rocketmq.namesrv.NamesrvStartup", apache_server_classpath(version)
+    program = _java_server("namesrv", main, home, properties, classpath)
     try:
         program.await_or_die("an answer", _tries(lambda: _answers(address)))
         yield Server("apache", address, "", [program])
@@ -259,8 +258,57 @@ def apache_broker(
     `settings` are further lines of broker.conf and override the ones here; `options` are the JVM's.
     """
     port = port or free_broker_port()
+    address = f"{LOOPBACK}:{port}"
+    properties = _broker_properties(home, namesrv, port, store, commit_log_file_bytes) | dict(settings or {})
+    main, classpath = "org.apache.rocketmq.broker.BrokerStartup", apache_server_classpath(version)
+    program = _java_server("broker", main, home, properties, classpath, options)
+    try:
+        program.await_or_die("a route", _tries(lambda: has_route(namesrv, address)))
+        yield Server("apache", namesrv, address, [program])
+    finally:
+        program.stop()
+
+
+@contextmanager
+def apache_proxy(home: Path, *, settings: Mapping[str, object] | None = None) -> Iterator[Server]:
+    """Apache's name server, and its proxy with a broker in one process, which gRPC clients reach."""
+    port, door, remoting = free_broker_port(), free_port(), free_port()
+    proxy = home / "rmq-proxy.json"
+    with apache_namesrv(home) as namesrv:
+        given = {
+            "proxyMode": "LOCAL", "rocketMQClusterName": "DefaultCluster", "namesrvAddr": namesrv.namesrv,
+            "grpcServerPort": door, "remotingListenPort": remoting,
+        }  # fmt: skip
+        proxy.write_text(json.dumps(given))
+        properties = _broker_properties(home, namesrv.namesrv, port) | dict(settings or {})
+        arguments = ("-n", namesrv.namesrv, "-pc", str(proxy), "-pm", "LOCAL", "-bc")
+        program = _java_server(
+            "proxy",
+            "org.apache.rocketmq.proxy.ProxyStartup",
+            home,
+            properties,
+            apache_proxy_classpath(),
+            arguments=arguments,
+        )
+        try:
+            broker = f"{LOOPBACK}:{port}"
+            program.await_or_die("a route", _tries(lambda: has_route(namesrv.namesrv, broker)))
+            programs = [*namesrv.programs, program]
+            yield Server("apache", namesrv.namesrv, broker, programs, f"{LOOPBACK}:{door}")
+        finally:
+            program.stop()
+
+
+def _broker_properties(
+    home: Path,
+    namesrv: str,
+    port: int,
+    store: Path | None = None,
+    commit_log_file_bytes: int = 64 * 1024 * 1024,
+) -> dict[str, object]:
+    """The lines of broker.conf for a broker of a test."""
     root = store or home / "store"
-    properties: dict[str, object] = {
+    return {
         "brokerClusterName": "DefaultCluster",
         "brokerName": "apache-broker",
         "brokerId": 0,
@@ -285,17 +333,7 @@ def apache_broker(
         # A cold JVM on a busy machine delays the first sends beyond the 200 ms after which they would be
         # rejected.
         "brokerFastFailureEnable": "false",
-        **(settings or {}),
     }
-    program = _java_server(
-        "broker", "org.apache.rocketmq.broker.BrokerStartup", home, properties, version, options
-    )
-    try:
-        address = f"{LOOPBACK}:{port}"
-        program.await_or_die("a route", _tries(lambda: has_route(namesrv, address)))
-        yield Server("apache", namesrv, address, [program])
-    finally:
-        program.stop()
 
 
 @contextmanager
