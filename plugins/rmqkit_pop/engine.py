@@ -189,7 +189,7 @@ class Engine:
         broker, now_ms = self.broker, self.broker.clock.now_ms()
         revive_queue = self.revive_queue(records[0].group)
         messages = [*copies, *(self._message(record, revive_queue, now_ms) for record in records)]
-        stored = broker.appender.append_durably(MessageRun(messages, [0] * len(messages)))
+        stored = broker.appender.append_durably(_together(messages, plain=not copies))
         places = stored.results[len(copies) :]
         for place in stored.results:
             if isinstance(place, RequestRefused):
@@ -238,7 +238,7 @@ class Engine:
         whose, records = found
         now_ms = self.broker.clock.now_ms()
         messages = [self._message(record, revive_queue, now_ms) for record in records]
-        stored = self.broker.appender.append_durably(MessageRun(messages, [0] * len(messages)))
+        stored = self.broker.appender.append_durably(_together(messages, plain=True))
         first = stored.results[0]
         if isinstance(first, RequestRefused):
             raise first
@@ -325,6 +325,12 @@ def waiting_key(group: str, topic: str, queue_id: int, *, pops: bool = True) -> 
     """The key under which the pops of a group wait, besides those of queues, or its notifications; no topic
     has such a name."""
     return f"{topic}@{group}{'' if pops else '@'}", queue_id + 1
+
+
+def _together(messages: Sequence[PutMessage], *, plain: bool) -> MessageRun:
+    """Messages that are stored all or none; `plain` records have nothing that put hooks look for."""
+    requests = [0] * len(messages) if len(messages) > 1 else None
+    return MessageRun(messages, requests, () if plain else None)
 
 
 __all__ = ["REVIVE_GROUP", "SEEN_GROUP", "AckRecord", "Delivery", "Engine", "Lease", "waiting_key"]
