@@ -1,0 +1,137 @@
+"""RocketMQ's Java and Go clients of version 5 with the server, and with Apache's proxy."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rmqkit.client import BlockingClient
+from rmqkit.model.topic import CustomizedRetryPolicy, GroupRetryPolicy, SubscriptionGroupConfig
+from tests.interop import builds, peers
+
+#: Scenario -> type of its topic, and what it prints.
+SCENARIOS: Mapping[str, tuple[str, str]] = {
+    "push": ("NORMAL", "[0a[k0]{p=v}, 1b[k1]{p=v}, 3a[k3]{p=v}, 4b[k4]{p=v}]"),
+    "fifo": ("FIFO", "[a0a1a2a3, b0b1b2b3, c0c1c2c3] failed 2 in all 12"),
+    "timed": ("DELAY", "in time"),
+    "transaction": ("TRANSACTION", "[asked, committed] asked [asked]"),
+    "simple": ("NORMAL", "[3/1, 3/2, 4/1]"),
+    "dead": ("NORMAL", "[1, 2]"),
+    "recall": ("DELAY", "[kept] recalled true"),
+    "priority": ("PRIORITY", "[3, 2, 1, 0]"),
+}
+#: The Go client goes on with later messages of a group while one of them waits for its next attempt.
+OF_GO = {"fifo": "[a0a1a2a3, b0b2b3b1, c0c1c2c3] failed 2 in all 12"}
+#: Language -> the scenarios of its program.
+PROGRAMS: Mapping[str, tuple[str, ...]] = {
+    "java": tuple(SCENARIOS),
+    "go": ("push", "fifo", "timed", "transaction", "simple", "dead"),
+}
+CASES = [(language, name) for language, names in PROGRAMS.items() for name in names]
+#: Apache's broker asks about what was ended within its last three seconds.
+SETTINGS = {
+    "enablePropertyFilter": "true",
+    "recallMessageEnable": "true",
+    "transactionCheckInterval": 1_000,
+    "transactionTimeOut": 6_000,
+}
+#: Language -> what each of its scenarios printed, and the errors.
+Played = Mapping[str, tuple[Mapping[str, str], str]]
+
+
+@contextmanager
+def serving(kind: str, home: Path) -> Iterator[peers.Server]:
+    if kind == "apache":
+        with peers.apache_proxy(home, settings=SETTINGS) as server:
+            yield server
+        return
+    settings = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}")]
+    with peers.rmqkit_serve(home, arguments=["--grpc", "127.0.0.1:0", *settings]) as server:
+        yield server
+
+
+def command_of(language: str, home: Path) -> list[str]:
+    """The words that start the program of a language."""
+    try:
+        if language == "java":
+            program = builds.HERE / "grpc-java" / "Scenarios.java"
+            return [builds.tool("java"), f"-Duser.home={home}", "-cp", builds.grpc_java(), str(program)]
+        return [str(builds.grpc_go((builds.HERE / "grpc-go" / "scenarios.go").read_text()))]
+    except builds.BuildError as problem:
+        pytest.fail(str(problem), pytrace=False)
+
+
+def prepare(namesrv: str, language: str) -> None:
+    """Make the topics, and groups that fail quickly."""
+    policy = GroupRetryPolicy(type="CUSTOMIZED", customized_retry_policy=CustomizedRetryPolicy(next=(1_000,)))
+    with BlockingClient(namesrv) as client:
+        for name in PROGRAMS[language]:
+            client.admin.create_topic(f"{language}_{name}", queues=4, message_type=SCENARIOS[name][0])
+            group = f"{language}_{name}-group"
+            settings = SubscriptionGroupConfig(
+                group_name=group,
+                consume_message_orderly=name == "fifo",
+                retry_max_times=1 if name == "dead" else 16,
+                group_retry_policy=policy,
+            )
+            client.groups.put(group, settings)
+
+
+@pytest.fixture(scope="module", params=["rmqkit", "apache"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[peers.Server]:
+    with serving(request.param, tmp_path_factory.mktemp(f"grpc-{request.param}")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def played(server: peers.Server, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """All programs, side by side."""
+    running: dict[str, subprocess.Popen[str]] = {}
+    for language in PROGRAMS:
+        prepare(server.namesrv, language)
+        home = tmp_path_factory.mktemp(language)
+        words = [*command_of(language, home), server.grpc, f"{language}_"]
+        running[language] = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+        )
+    found = {}
+    for language, process in running.items():
+        try:
+            out, errors = process.communicate(timeout=200)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, errors = process.communicate()
+        lines = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+        found[language] = lines, f"{errors[-3_000:]}\n{server.tail()}"
+    return found
+
+
+@pytest.mark.parametrize(("language", "scenario"), CASES)
+def test_what_a_client_does(played: Played, language: str, scenario: str) -> None:
+    """Push consumers with tags, in order, with failures; timed messages and recalls; transactions that are
+    committed, rolled back, asked for; simple consumers with SQL, leases and priorities."""
+    lines, errors = played[language]
+    expected = SCENARIOS[scenario][1]
+    if language == "go":
+        expected = OF_GO.get(scenario, expected)
+    assert lines.get(scenario) == expected, errors
+
+
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_a_dead_letter(server: peers.Server, played: Played, language: str) -> None:
+    """What fails more often than its group permits is in the dead letters of the group."""
+    assert played[language]
+    with BlockingClient(server.namesrv) as client, client.pull_consumer("looking") as consumer:
+        (queue,) = consumer.queues(f"%DLQ%{language}_dead-group")
+        (message,) = consumer.pull(queue, 0).messages
+        assert message.body == b"bad"
