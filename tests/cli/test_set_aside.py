@@ -100,6 +100,8 @@ async def test_what_cannot_be_read_is_not_sent(tmp_path: Path) -> None:
 
     async with running_cluster(tmp_path) as there:
         await prepare(there.broker.context)
+        # The command finds the records by the route of their topic.
+        await there.broker.context.topics.announced()
         for body in (b"no record", None):
             assert set_aside(
                 there.broker.context, Origin("delay", "SCHEDULE_TOPIC_XXXX", 1, 2, 3), body, "a test"
