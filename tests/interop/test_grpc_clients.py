@@ -1,4 +1,4 @@
-"""RocketMQ's Java and Go clients of version 5 with the server, and with Apache's proxy."""
+"""RocketMQ's Java, Go and Node clients of version 5 with the server, and with Apache's proxy."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ OF_GO = {"fifo": "[a0a1a2a3, b0b2b3b1, c0c1c2c3] failed 2 in all 12"}
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "java": tuple(SCENARIOS),
     "go": ("push", "fifo", "timed", "transaction", "simple", "dead"),
+    "node": ("push", "timed", "transaction", "simple", "dead", "recall"),
 }
 CASES = [(language, name) for language, names in PROGRAMS.items() for name in names]
 #: Apache's broker asks about what was ended within its last three seconds.
@@ -60,6 +61,8 @@ def command_of(language: str, home: Path) -> list[str]:
         if language == "java":
             program = builds.HERE / "grpc-java" / "Scenarios.java"
             return [builds.tool("java"), f"-Duser.home={home}", "-cp", builds.grpc_java(), str(program)]
+        if language == "node":
+            return [builds.tool("node"), str(builds.HERE / "grpc-node" / "scenarios.js")]
         return [str(builds.grpc_go((builds.HERE / "grpc-go" / "scenarios.go").read_text()))]
     except builds.BuildError as problem:
         pytest.fail(str(problem), pytrace=False)
@@ -102,7 +105,7 @@ def played(server: peers.Server, tmp_path_factory: pytest.TempPathFactory) -> Pl
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+            env={"HOME": str(home), "PATH": "/usr/bin:/bin", "NODE_PATH": str(builds.grpc_node())},
         )
     found = {}
     for language, process in running.items():
