@@ -285,12 +285,15 @@ class Calls:
         return True
 
     def _answer(self, call: Call, value: Any) -> None:
-        """Send what a handler has returned, and end the call unless it is a stream of the client."""
+        """Send what a handler has returned, and end the call unless it is a stream of the client, or one on
+        which the server says more later."""
         if self._is_full():
             self._fail(call, _UNREAD)
             return
         self._send(call, value if isinstance(value, list) else [] if value is None else [value])
-        if call.method.kind is not Kind.STREAM or (call.is_half_closed and not call.steps):
+        kind = call.method.kind
+        is_open = kind is Kind.STREAM and not (call.is_half_closed and not call.steps)
+        if not is_open and kind is not Kind.WATCH:
             self._finish(call)
 
     def _send(self, call: Call, messages: Sequence[Any]) -> None:
@@ -342,6 +345,8 @@ class Calls:
                 self._owed.pop(opaque, None)
             step.work.close()
             self._forget_step(step)
+        if call.exchange.on_end is not None:
+            call.exchange.on_end()
 
     def _forget_step(self, step: Step) -> None:
         step.call.steps.discard(step)

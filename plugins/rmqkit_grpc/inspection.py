@@ -3,10 +3,12 @@ reflection, as grpcurl asks for it)."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from google.protobuf import duration_pb2, timestamp_pb2
 
+from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.plugin.role import Role
 from rmqkit_grpc.framing import GrpcError, GrpcStatus
 from rmqkit_grpc.messages import PACKAGE, POOL, V2
@@ -21,7 +23,9 @@ HealthCheckRequest | service 1 s
 HealthCheckResponse | status 1 ServingStatus
 """
 _HEALTH_ENUMS = "ServingStatus | UNKNOWN 0 | SERVING 1 | NOT_SERVING 2 | SERVICE_UNKNOWN 3"
-_HEALTH_SERVICE = "Health | Check HealthCheckRequest HealthCheckResponse"
+_HEALTH_SERVICE = (
+    "Health | Check HealthCheckRequest HealthCheckResponse | Watch HealthCheckRequest HealthCheckResponse*"
+)
 
 _REFLECTION_MESSAGES = r"""
 ExtensionRequest | containing_type 1 s | extension_number 2 i
@@ -66,9 +70,34 @@ def check_health(exchange: Exchange, asked: Any) -> Steps:
     """Health.Check: the whole server, or one of its services. A broker that lost its role does not serve."""
     if asked.service and asked.service not in _SERVICES:
         raise GrpcError(GrpcStatus.NOT_FOUND, f"there is no service {asked.service}")
-    status = "NOT_SERVING" if exchange.broker.role.current is Role.FENCED else "SERVING"
-    return HEALTH.messages["HealthCheckResponse"](status=_STATUSES[status])
+    return _health(exchange.broker)
     yield  # It asks nothing of the broker.
+
+
+def watch_health(exchange: Exchange, asked: Any) -> Steps:
+    """Health.Watch: the same now, and after each change. It waits for a service that the server lacks, as the
+    protocol has it."""
+    if asked.service and asked.service not in _SERVICES:
+        return HEALTH.messages["HealthCheckResponse"](status=_STATUSES["SERVICE_UNKNOWN"])
+    broker = exchange.broker
+    told = _health(broker)
+
+    def look() -> None:
+        nonlocal told
+        now = _health(broker)
+        if now != told:
+            told = now
+            exchange.session.wire.tell(exchange.stream, now)
+
+    broker.role.on_change.append(look)
+    exchange.on_end = partial(broker.role.on_change.remove, look)
+    return told
+    yield  # It asks nothing of the broker.
+
+
+def _health(broker: RequestBroker) -> Any:
+    status = "NOT_SERVING" if broker.role.current is Role.FENCED else "SERVING"
+    return HEALTH.messages["HealthCheckResponse"](status=_STATUSES[status])
 
 
 def reflect(exchange: Exchange, asked: Any) -> Steps:
@@ -105,4 +134,12 @@ def _containing(symbol: str) -> bytes | None:
     return _BY_NAME[name]
 
 
-__all__ = ["HEALTH", "HEALTH_PACKAGE", "REFLECTIONS", "REFLECTION_PACKAGES", "check_health", "reflect"]
+__all__ = [
+    "HEALTH",
+    "HEALTH_PACKAGE",
+    "REFLECTIONS",
+    "REFLECTION_PACKAGES",
+    "check_health",
+    "reflect",
+    "watch_health",
+]

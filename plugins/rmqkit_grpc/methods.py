@@ -19,11 +19,13 @@ Refused = Callable[[int, str], list[Any]]
 
 class Kind(Enum):
     """UNARY: one message, one answer. ANSWERS: one message, a stream of answers. STREAM: each message of the
-    client may have answers, and the server may begin."""
+    client may have answers, and the server may begin. WATCH: one message, an answer, and more by the server
+    until the client gives the call up."""
 
     UNARY = "unary"
     ANSWERS = "answers"
     STREAM = "stream"
+    WATCH = "watch"
 
 
 @frozen
@@ -74,10 +76,14 @@ def _nothing(code: int, text: str) -> list[Any]:
 def _tools() -> dict[str, Method]:
     """The methods that any server has."""
     check = inspection.HEALTH.messages["HealthCheckRequest"]
+    health = f"/{inspection.HEALTH_PACKAGE}.Health"
     found = {
-        f"/{inspection.HEALTH_PACKAGE}.Health/Check": Method(
+        f"{health}/Check": Method(
             "Check", Kind.UNARY, check, inspection.check_health, _nothing, needs_id=False
-        )
+        ),
+        f"{health}/Watch": Method(
+            "Watch", Kind.WATCH, check, inspection.watch_health, _nothing, needs_id=False
+        ),
     }
     for package, file in inspection.REFLECTIONS.items():
         found[f"/{package}.ServerReflection/ServerReflectionInfo"] = Method(

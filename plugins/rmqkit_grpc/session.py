@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -75,7 +75,7 @@ class Session:
 class Exchange:
     """One call: who asks, with which metadata, and until when."""
 
-    __slots__ = ("_broker", "_proof", "deadline_ms", "metadata", "session", "stream")
+    __slots__ = ("_broker", "_proof", "deadline_ms", "metadata", "on_end", "session", "stream")
 
     def __init__(
         self,
@@ -91,6 +91,8 @@ class Exchange:
         given = timeout_ms(metadata.get("grpc-timeout"))
         #: By the clock that `now_ms` is of; None without a deadline.
         self.deadline_ms = None if given is None else now_ms + given
+        #: Called once the call has ended, whoever has ended it.
+        self.on_end: Callable[[], None] | None = None
         self._broker = broker
         self._proof = _proof_in(metadata)
 

@@ -156,6 +156,14 @@ class Client:
                 await self.read()
         return reply
 
+    async def until_answered(self, stream: int) -> Reply:
+        """The call once it has a message, or has ended."""
+        reply = self.replies[stream]
+        with trio.fail_after(PATIENCE_S):
+            while not reply.data and not reply.is_ended and reply.reset is None:
+                await self.read()
+        return reply
+
     async def until_messages(self, stream: int, count: int) -> Sequence[bytes]:
         """The messages of a call, once there are so many."""
         reply = self.replies[stream]

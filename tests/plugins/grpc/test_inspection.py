@@ -10,11 +10,12 @@ from google.protobuf import descriptor_pb2
 
 from rmqkit.plugin.role import Role
 from rmqkit.testing.broker import running_broker
+from rmqkit.testing.listening import until
 from rmqkit_grpc.framing import GrpcStatus
 from rmqkit_grpc.inspection import HEALTH, REFLECTIONS
 from tests.plugins.grpc.client import Client, connected
 
-CHECK = "/grpc.health.v1.Health/Check"
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 SERVICE = "apache.rocketmq.v2.MessagingService"
 
 
@@ -35,6 +36,38 @@ async def test_health(tmp_path: Path) -> None:
         assert (await client.until_ended(await client.begin(CHECK, request))).status == GrpcStatus.NOT_FOUND
         await running.context.role.set(Role.FENCED, 1)
         assert await health(client) == HEALTH.enums["ServingStatus"]["NOT_SERVING"]
+
+
+async def test_health_is_watched(tmp_path: Path) -> None:
+    """The status now and each other one later; a call that its client gives up is forgotten, and so is one
+    of a connection that ends."""
+    statuses, response = HEALTH.enums["ServingStatus"], HEALTH.messages["HealthCheckResponse"]
+    async with running_broker(tmp_path) as running:
+        listeners = running.context.role.on_change
+        alone = len(listeners)
+        async with connected(running, "") as client:
+
+            async def watched(service: str = "") -> int:
+                request = HEALTH.messages["HealthCheckRequest"](service=service)
+                stream = await client.begin(WATCH, request)
+                await client.until_messages(stream, 1)
+                return stream
+
+            async def seen(stream: int, count: int) -> list[int]:
+                found = await client.until_messages(stream, count)
+                return [response.FromString(each).status for each in found]
+
+            first, unknown = await watched(), await watched("other")
+            second = await watched(SERVICE)
+            await running.context.role.set(Role.FENCED, 1)
+            assert await seen(first, 2) == [statuses["SERVING"], statuses["NOT_SERVING"]]
+            assert await seen(unknown, 1) == [statuses["SERVICE_UNKNOWN"]]
+            client.h2.reset_stream(second, 8)
+            await client.flush()
+            await until(lambda: len(listeners) == alone + 1)
+            await running.context.role.set(Role.MASTER, 2)
+            assert (await seen(first, 3))[2:] == [statuses["SERVING"]]
+        await until(lambda: len(listeners) == alone)
 
 
 @pytest.mark.parametrize("package", REFLECTIONS)
