@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from tests.interop import builds, peers
 SCENARIOS: Mapping[str, tuple[str, str]] = {
     "push": ("NORMAL", "[0a[k0]{p=v}, 1b[k1]{p=v}, 3a[k3]{p=v}, 4b[k4]{p=v}]"),
     "fifo": ("FIFO", "[a0a1a2a3, b0b1b2b3, c0c1c2c3] failed 2 in all 12"),
-    "timed": ("DELAY", "in time"),
+    "timed": ("DELAY", "not early"),
     "transaction": ("TRANSACTION", "[asked, committed] asked [asked]"),
     "simple": ("NORMAL", "[3/1, 3/2, 4/1]"),
     "dead": ("NORMAL", "[1, 2]"),
@@ -25,7 +26,7 @@ SCENARIOS: Mapping[str, tuple[str, str]] = {
     "priority": ("PRIORITY", "[3, 2, 1, 0]"),
 }
 #: The Go client goes on with later messages of a group while one of them waits for its next attempt.
-OF_GO = {"fifo": "[a0a1a2a3, b0b2b3b1, c0c1c2c3] failed 2 in all 12"}
+FIFO_OF_GO = r"\[a0a1a2a3, (b[0-3]){4}, c0c1c2c3\] failed 2 in all 12"
 #: Language -> the scenarios of its program.
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "java": tuple(SCENARIOS),
@@ -38,7 +39,7 @@ SETTINGS = {
     "enablePropertyFilter": "true",
     "recallMessageEnable": "true",
     "transactionCheckInterval": 1_000,
-    "transactionTimeOut": 6_000,
+    "transactionTimeOut": 10_000,
 }
 #: Language -> what each of its scenarios printed, and the errors.
 Played = Mapping[str, tuple[Mapping[str, str], str]]
@@ -110,7 +111,7 @@ def played(server: peers.Server, tmp_path_factory: pytest.TempPathFactory) -> Pl
     found = {}
     for language, process in running.items():
         try:
-            out, errors = process.communicate(timeout=200)
+            out, errors = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             process.kill()
             out, errors = process.communicate()
@@ -124,10 +125,10 @@ def test_what_a_client_does(played: Played, language: str, scenario: str) -> Non
     """Push consumers with tags, in order, with failures; timed messages and recalls; transactions that are
     committed, rolled back, asked for; simple consumers with SQL, leases and priorities."""
     lines, errors = played[language]
-    expected = SCENARIOS[scenario][1]
-    if language == "go":
-        expected = OF_GO.get(scenario, expected)
-    assert lines.get(scenario) == expected, errors
+    if (language, scenario) == ("go", "fifo"):
+        assert re.fullmatch(FIFO_OF_GO, lines.get(scenario, "")), errors
+    else:
+        assert lines.get(scenario) == SCENARIOS[scenario][1], errors
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
