@@ -99,9 +99,10 @@ class DropRepeated(NeedsBroker, PutMessageHook):
     def _limit(self) -> None:
         """Share the bound of all keys: who has most gives way."""
         most = self._broker.config.owned(DedupSettings).dedup_max_keys
-        while sum(map(len, self.windows.values())) > most:
+        while (excess := sum(map(len, self.windows.values())) - most) > 0:
+            share = -(-excess // len(self.windows))
             fullest = max(self.windows.values(), key=len)
-            fullest.limit(len(fullest) - 1)
+            fullest.limit(len(fullest) - share)
 
 
 __all__ = ["DropRepeated"]
