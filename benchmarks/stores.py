@@ -21,7 +21,7 @@ import trio
 from benchmarks.code import tell_code
 from rmqkit import config as settings
 from rmqkit.broker.run.assemble import make_store
-from rmqkit.broker.run.system_clock import SystemClock
+from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit.model.message import PutMessage
 from rmqkit.plugin import loader
 from rmqkit.plugin.flush import Level

@@ -30,7 +30,7 @@ from rmqkit_grpc.session import Exchange, Session, language_of
 from rmqkit_grpc.unfinished import Unfinished
 
 if TYPE_CHECKING:
-    from rmqkit.plugin.request_broker import RequestBroker
+    from rmqkit_grpc.backend import Backend
 
 
 #: Time between two looks at what waits.
@@ -58,13 +58,11 @@ class _Client(Recipient):
 
 
 class GrpcConnection:
-    """Serves one connection. `broker` is None before the broker is assembled."""
+    """Serves one connection. `backend` is None before the broker is assembled."""
 
-    def __init__(
-        self, unfinished: Unfinished, wire: ProtocolConnection, broker: RequestBroker | None
-    ) -> None:
+    def __init__(self, unfinished: Unfinished, wire: ProtocolConnection, backend: Backend | None) -> None:
         self._wire = wire
-        self._broker = broker
+        self._backend = backend
         self._unfinished = unfinished
         self._http2 = Http2()
         self._calls = Calls(
@@ -161,9 +159,9 @@ class GrpcConnection:
         """Renew the leases of messages on which clients still work."""
         while True:
             await trio.sleep(RENEWAL_LOOK_MS / 1_000)
-            if self._broker is None:
+            if self._backend is None:
                 continue
-            now_ms = self._broker.clock.now_ms()
+            now_ms = self._backend.clock.now_ms()
             for session in self._sessions.values():
                 if session.leases and (due := session.leases.due(now_ms)):
                     exchange = self._exchange(session, 0, {})
@@ -248,7 +246,7 @@ class GrpcConnection:
         return self._wire.peer(_Client(self, session))
 
     def _exchange(self, session: Session, stream: int, metadata: Mapping[str, str]) -> Exchange:
-        return Exchange(session, stream, metadata, trio.current_time() * 1_000, self._broker)
+        return Exchange(session, stream, metadata, trio.current_time() * 1_000, self._backend)
 
 
 __all__ = ["GrpcConnection"]

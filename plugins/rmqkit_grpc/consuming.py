@@ -72,9 +72,11 @@ def receive_refused(code: int, text: str) -> list[Any]:
 def _receive(exchange: Exchange, asked: Any) -> Steps:
     group, topic = group_of(asked.group), topic_of(asked.message_queue.topic)
     subscription = subscription_of(topic, asked.filter_expression)
+    yield from exchange.know(topic=topic, group=group)
+    broker = exchange.backend.broker_for(topic, asked.message_queue.broker.name)
     if asked.auto_renew and exchange.session.leases.room < MAX_RECEIVE_BATCH:
         raise Refusal(Code.TOO_MANY_REQUESTS, "the client has too many messages that it has not finished")
-    config = exchange.broker.groups.configs.get(group)
+    config = exchange.backend.group(group)
     is_fifo = config is not None and config.consume_message_orderly
     header = PopMessageRequestHeader(
         consumer_group=group,
@@ -83,16 +85,17 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
         max_msg_nums=max(1, min(asked.batch_size, MAX_RECEIVE_BATCH)),
         invisible_time=_invisible_ms(asked),
         poll_time=_polling_ms(exchange, asked),
-        born_time=exchange.broker.clock.now_ms(),
+        born_time=exchange.backend.clock.now_ms(),
         init_mode=_NEW_GROUPS_BEGIN_AT_THE_END,
         exp_type=SQL92 if subscription.expression_type == SQL92 else TAG,
         exp=subscription.sub_string or SUBSCRIBE_ALL,
         order=is_fifo,
         attempt_id=asked.attempt_id if asked.HasField("attempt_id") else None,
+        bname=broker,
     )
     (popped,) = yield [exchange.command(RequestCode.POP_MESSAGE, header)]
     checked(popped)
-    found = _delivered(exchange, popped)
+    found = _delivered(popped, broker)
     others = [handle for handle, stored in found if not _is_wanted(subscription, stored)]
     if others:
         # The broker compares the hashes of tags; what only looks alike is finished here.
@@ -101,7 +104,7 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
     if not wanted:
         raise Refusal(Code.MESSAGE_NOT_FOUND, "no message came in time")
     answers, delivery = [_Received(status=ok())], Delivery(asked.message_queue.topic)
-    now_ms = exchange.broker.clock.now_ms()
+    now_ms = exchange.backend.clock.now_ms()
     for handle, stored in wanted:
         if asked.auto_renew:
             exchange.session.leases.add(group, topic, handle, now_ms)
@@ -111,10 +114,10 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
     return answers
 
 
-def _delivered(exchange: Exchange, popped: Command) -> list[tuple[Receipt, StoredMessage]]:
+def _delivered(popped: Command, broker: str) -> list[tuple[Receipt, StoredMessage]]:
     """The messages of an answer with their handles."""
     header = popped.header(PopMessageResponseHeader)
-    handles = receipts(header, exchange.broker.config.broker_name)
+    handles = receipts(header, broker)
     found = []
     for stored in stored_in(popped.body):
         own = stored.properties.get(props.POP_CK)
@@ -132,7 +135,7 @@ def _is_wanted(subscription: SubscriptionData, stored: StoredMessage) -> bool:
 def _delivered_at(exchange: Exchange) -> Any:
     """The last answer of a receive, which clients wait for."""
     last = _Received()
-    set_time(last.delivery_timestamp, exchange.broker.clock.now_ms())
+    set_time(last.delivery_timestamp, exchange.backend.clock.now_ms())
     return last
 
 
@@ -215,6 +218,7 @@ def _ack(exchange: Exchange, group: str, topic: str, handle: Receipt) -> Command
         queue_id=handle.queue_id,
         extra_info=handle.text,
         offset=handle.offset,
+        bname=handle.broker_name,
     )
     return exchange.command(RequestCode.ACK_MESSAGE, header)
 
@@ -267,6 +271,7 @@ def hidden(
         queue_id=handle.queue_id,
         extra_info=handle.text,
         offset=handle.offset,
+        bname=handle.broker_name,
         invisible_time=duration_ms,
         suspend=suspend,
     )
@@ -300,6 +305,7 @@ def forward(exchange: Exchange, asked: Any) -> Steps:
         origin_msg_id=asked.message_id,
         origin_topic=handle.topic(topic, group),
         max_reconsume_times=0,
+        bname=handle.broker_name,
     )
     (moved,) = yield [exchange.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)]
     checked(moved)
@@ -309,20 +315,22 @@ def forward(exchange: Exchange, asked: Any) -> Steps:
 
 
 def query_assignment(exchange: Exchange, asked: Any) -> Steps:
-    """QueryAssignment: the broker with all its queues; of an ordered group each queue, for its members work
+    """QueryAssignment: each broker with all its queues; of an ordered group each queue, for its members work
     on queues one message at a time."""
     group, topic = group_of(asked.group), topic_of(asked.topic)
+    yield from exchange.know(group=group)
     route = yield from route_of(exchange, topic)
-    if not route.perm & PERM_READ or not route.read_queue_nums:
+    readable = [each for each in route.queue_datas if each.perm & PERM_READ and each.read_queue_nums]
+    if not readable:
         raise Refusal(Code.FORBIDDEN, f"topic {topic} has no queue that may be read")
-    config = exchange.broker.groups.configs.get(group)
+    config = exchange.backend.group(group)
+    is_fifo = config is not None and config.consume_message_orderly
     endpoints = asked.endpoints if asked.endpoints.addresses else own_endpoints(exchange)
-    queues: Sequence[int] = [_ALL_QUEUES]
-    if config is not None and config.consume_message_orderly:
-        queues = range(route.read_queue_nums)
     response = _Assigned(status=ok())
-    for at in queues:
-        response.assignments.add(message_queue=queue_of(exchange, asked.topic, topic, route, at, endpoints))
+    for each in readable:
+        for at in range(each.read_queue_nums) if is_fifo else [_ALL_QUEUES]:
+            queue = queue_of(exchange, asked.topic, topic, each, at, endpoints)
+            response.assignments.add(message_queue=queue)
     return response
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from google.protobuf import duration_pb2, timestamp_pb2
 
-from rmqkit.plugin.request_broker import RequestBroker
-from rmqkit.plugin.role import Role
+from rmqkit_grpc.backend import Backend
 from rmqkit_grpc.framing import GrpcError, GrpcStatus
 from rmqkit_grpc.messages import PACKAGE, POOL, V2
 from rmqkit_grpc.schema import File
@@ -67,10 +66,10 @@ _STATUSES = HEALTH.enums["ServingStatus"]
 
 
 def check_health(exchange: Exchange, asked: Any) -> Steps:
-    """Health.Check: the whole server, or one of its services. A broker that lost its role does not serve."""
+    """Health.Check: the whole server, or one of its services."""
     if asked.service and asked.service not in _SERVICES:
         raise GrpcError(GrpcStatus.NOT_FOUND, f"there is no service {asked.service}")
-    return _health(exchange.broker)
+    return _health(exchange.backend)
     yield  # It asks nothing of the broker.
 
 
@@ -79,24 +78,24 @@ def watch_health(exchange: Exchange, asked: Any) -> Steps:
     protocol has it."""
     if asked.service and asked.service not in _SERVICES:
         return HEALTH.messages["HealthCheckResponse"](status=_STATUSES["SERVICE_UNKNOWN"])
-    broker = exchange.broker
-    told = _health(broker)
+    backend = exchange.backend
+    told = _health(backend)
 
     def look() -> None:
         nonlocal told
-        now = _health(broker)
+        now = _health(backend)
         if now != told:
             told = now
             exchange.session.wire.tell(exchange.stream, now)
 
-    broker.role.on_change.append(look)
-    exchange.on_end = partial(broker.role.on_change.remove, look)
+    backend.on_change.append(look)
+    exchange.on_end = partial(backend.on_change.remove, look)
     return told
     yield  # It asks nothing of the broker.
 
 
-def _health(broker: RequestBroker) -> Any:
-    status = "NOT_SERVING" if broker.role.current is Role.FENCED else "SERVING"
+def _health(backend: Backend) -> Any:
+    status = "SERVING" if backend.serves else "NOT_SERVING"
     return HEALTH.messages["HealthCheckResponse"](status=_STATUSES[status])
 
 

@@ -57,3 +57,16 @@ RENEWAL_LOOK_MS = 5_000
 MAX_RENEWED = 16_384
 MAX_RENEWALS_MS = 3 * 3_600_000
 MAX_POLLING_MS = 20_000
+#: Until calls in flight are answered when a server stops.
+DRAIN_MS = 10_000
+#: What a proxy passes on may take this long, besides what a broker may hold it.
+PASSING_TIMEOUT_MS = 5_000
+#: A proxy: for how long it knows settings of topics and groups, of those that no broker has yet, and of how
+#: many; how often it looks whether the cluster is there; bodies, which each broker limits besides; and the
+#: queues of a topic that its first message creates.
+KNOWN_MS = 30_000
+KNOWN_NEW_MS = 1_000
+MAX_KNOWN = 100_000
+CLUSTER_LOOK_MS = 10_000
+MAX_PROXIED_BODY_BYTES = 4 * 1024 * 1024
+QUEUES_OF_NEW_TOPICS = 4

@@ -6,6 +6,8 @@ from rmqkit.protocol.signature import GRPC
 
 #: The plugin, its table of settings and its service.
 PLUGIN = "grpc"
+#: The process role before a cluster, and its table of settings.
+PROXY = "proxy"
 #: What `Caller.protocol` is for clients of gRPC.
 PROTOCOL = GRPC
 #: What every connection of HTTP/2 with prior knowledge begins with, and its name in TLS handshakes.

@@ -38,7 +38,7 @@ _RESERVE_MS = 500
 def pull(exchange: Exchange, asked: Any) -> Steps:
     """PullMessage: the messages of one queue from an offset on, without a lease. The last answer is the
     offset to continue with, also after an error that knows one."""
-    group, topic = group_of(asked.group), _topic(exchange, asked.message_queue)
+    group, (topic, broker) = group_of(asked.group), _place(exchange, asked.message_queue)
     if asked.offset < 0:
         raise Refusal(Code.ILLEGAL_OFFSET, f"{asked.offset} is no offset")
     subscription = subscription_of(topic, asked.filter_expression)
@@ -52,6 +52,7 @@ def pull(exchange: Exchange, asked: Any) -> Steps:
         suspend_timeout_millis=_polling_ms(exchange, asked),
         subscription=subscription.sub_string,
         expression_type=SQL92 if subscription.expression_type == SQL92 else TAG,
+        bname=broker,
     )
     (pulled,) = yield [exchange.command(RequestCode.PULL_MESSAGE, header)]
     if pulled.code and not pulled.fields().get("nextBeginOffset"):
@@ -80,22 +81,24 @@ def _polling_ms(exchange: Exchange, asked: Any) -> int:
     return max(0, wanted_ms)
 
 
-def _topic(exchange: Exchange, queue: Any) -> str:
-    """The topic of a queue of this broker. Raises Refusal."""
+def _place(exchange: Exchange, queue: Any) -> tuple[str, str]:
+    """The topic of a queue, and its broker. Raises Refusal for a queue of another broker."""
     topic = topic_of(queue.topic)
-    own = exchange.broker.config.broker_name
-    if queue.broker.name and queue.broker.name != own:
-        raise Refusal(Code.BAD_REQUEST, f"this is broker {own}: ask {queue.broker.name} for its queues")
-    return topic
+    broker = exchange.backend.broker_for(topic, queue.broker.name)
+    if queue.broker.name and queue.broker.name != broker:
+        raise Refusal(Code.BAD_REQUEST, f"this is broker {broker}: ask {queue.broker.name} for its queues")
+    return topic, broker
 
 
 def get_offset(exchange: Exchange, asked: Any) -> Steps:
     """GetOffset: where the group continues in a queue."""
+    topic, broker = _place(exchange, asked.message_queue)
     header = QueryConsumerOffsetRequestHeader(
         consumer_group=group_of(asked.group),
-        topic=_topic(exchange, asked.message_queue),
+        topic=topic,
         queue_id=asked.message_queue.id,
         set_zero_if_not_found=False,
+        bname=broker,
     )
     (answer,) = yield [exchange.command(RequestCode.QUERY_CONSUMER_OFFSET, header)]
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -107,11 +110,13 @@ def update_offset(exchange: Exchange, asked: Any) -> Steps:
     """UpdateOffset: let the group continue at an offset."""
     if asked.offset < 0:
         raise Refusal(Code.ILLEGAL_OFFSET, f"{asked.offset} is no offset")
+    topic, broker = _place(exchange, asked.message_queue)
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group_of(asked.group),
-        topic=_topic(exchange, asked.message_queue),
+        topic=topic,
         queue_id=asked.message_queue.id,
         commit_offset=asked.offset,
+        bname=broker,
     )
     (answer,) = yield [exchange.command(RequestCode.UPDATE_CONSUMER_OFFSET, header)]
     return _Updated(status=status_of(answer))
@@ -119,15 +124,15 @@ def update_offset(exchange: Exchange, asked: Any) -> Steps:
 
 def query_offset(exchange: Exchange, asked: Any) -> Steps:
     """QueryOffset: the first or the next offset of a queue, or the first one at a time."""
-    topic, queue_id = _topic(exchange, asked.message_queue), asked.message_queue.id
+    (topic, broker), queue_id = _place(exchange, asked.message_queue), asked.message_queue.id
     if asked.query_offset_policy == _POLICIES["TIMESTAMP"]:
         at_ms = milliseconds(asked.timestamp)
-        searched = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=at_ms)
+        searched = SearchOffsetRequestHeader(topic=topic, queue_id=queue_id, timestamp=at_ms, bname=broker)
         command = exchange.command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, searched)
     else:
         is_end = asked.query_offset_policy == _POLICIES["END"]
         code = RequestCode.GET_MAX_OFFSET if is_end else RequestCode.GET_MIN_OFFSET
-        command = exchange.command(code, QueueRequestHeader(topic=topic, queue_id=queue_id))
+        command = exchange.command(code, QueueRequestHeader(topic=topic, queue_id=queue_id, bname=broker))
     (answer,) = yield [command]
     return _Queried(status=ok(), offset=checked(answer).header(OffsetResponseHeader).offset)
 

@@ -1,5 +1,5 @@
-"""Registers the protocol gRPC, its port, and the routes for its clients. Without the extra `grpc` there is
-only the service, which says so when the settings ask for the port."""
+"""Registers the protocol gRPC, its port, the routes for its clients, and the role of a proxy. Without the
+extra `grpc`, service and role say so when they are asked for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from rmqkit.config import Config
 from rmqkit.plugin.hookspecs import Register, RegisterProcessor
 from rmqkit.plugin.protocols import WireProtocol
 from rmqkit.plugin.request_broker import RequestBroker
+from rmqkit.plugin.server import Server
 from rmqkit.plugin.service import Service
 from rmqkit.protocol.codes import RequestCode
-from rmqkit_grpc.names import PLUGIN, PROTOCOL
+from rmqkit_grpc.backend import BrokerBackend
+from rmqkit_grpc.names import PLUGIN, PROTOCOL, PROXY
 from rmqkit_grpc.protocol import GrpcProtocol
+from rmqkit_grpc.role import Proxy
 from rmqkit_grpc.routes import RouteProcessor
 from rmqkit_grpc.service import GrpcService
 from rmqkit_grpc.settings import GrpcSettings, is_installed
@@ -24,6 +27,11 @@ _ORDER = 50
 def rmqkit_register_protocols(register: Register[WireProtocol], config: Config) -> None:
     if is_installed():
         register(PROTOCOL, GrpcProtocol())
+
+
+@hookimpl
+def rmqkit_register_servers(register: Register[Server]) -> None:
+    register(PROXY, Proxy())
 
 
 @hookimpl
@@ -43,4 +51,4 @@ def rmqkit_register_services(register: Register[Service], config: Config) -> Non
 def rmqkit_broker_assembled(broker: RequestBroker) -> None:
     protocol = broker.registry.protocols.get(PROTOCOL)
     if isinstance(protocol, GrpcProtocol):
-        protocol.begin(broker)
+        protocol.begin(BrokerBackend(broker))

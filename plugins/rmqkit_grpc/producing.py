@@ -16,6 +16,7 @@ from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from rmqkit_grpc import transaction_id
+from rmqkit_grpc.backend import Backend
 from rmqkit_grpc.fifo_queue import queue_for
 from rmqkit_grpc.limits import (
     MAX_MESSAGE_GROUP_BYTES,
@@ -61,14 +62,15 @@ def send_message(exchange: Exchange, asked: Any) -> Steps:
     topic = topic_of(messages[0].topic)
     if any(topic_of(each.topic) != topic for each in messages[1:]):
         raise Refusal(Code.MESSAGE_CORRUPTED, "the messages of one request have different topics")
+    yield from exchange.know(topic=topic)
     sent = [_send(exchange, topic, each) for each in messages]
-    answers = yield sent
-    return _answered(exchange, messages, answers)
+    answers = yield [exchange.command(RequestCode.SEND_MESSAGE_V2, *each) for each in sent]
+    return _answered(messages, [header.bname or "" for header, _ in sent], answers)
 
 
-def _answered(exchange: Exchange, messages: Sequence[Any], answers: Sequence[Command]) -> Any:
+def _answered(messages: Sequence[Any], brokers: Sequence[str], answers: Sequence[Command]) -> Any:
     response = _Response()
-    for message, answer in zip(messages, answers, strict=True):
+    for message, broker, answer in zip(messages, brokers, answers, strict=True):
         system = message.system_properties
         entry = response.entries.add(message_id=system.message_id, status=status_of(answer))
         # A message that is stored has a place even where its status says that a replica lacks it.
@@ -77,7 +79,7 @@ def _answered(exchange: Exchange, messages: Sequence[Any], answers: Sequence[Com
         header = answer.header(SendMessageResponseHeader)
         entry.offset = header.queue_offset
         if system.message_type == _TRANSACTION:
-            entry.transaction_id = transaction_id.of_send(system.message_id, header)
+            entry.transaction_id = transaction_id.of_send(broker, system.message_id, header)
         if header.recall_handle is not None:
             entry.recall_handle = header.recall_handle
     codes = {entry.status.code for entry in response.entries}
@@ -90,17 +92,17 @@ def _answered(exchange: Exchange, messages: Sequence[Any], answers: Sequence[Com
     return response
 
 
-def _send(exchange: Exchange, topic: str, message: Any) -> Command:
-    """The send of one message. Raises Refusal."""
-    system, body = message.system_properties, message.body
+def _send(exchange: Exchange, topic: str, message: Any) -> tuple[SendMessageRequestHeaderV2, bytes]:
+    """Header and body of the send of one message. Raises Refusal."""
+    system, body, backend = message.system_properties, message.body, exchange.backend
     properties = properties_of(exchange, topic, message)
-    config = exchange.broker.topics.get(topic)
+    config = backend.topic(topic)
     kind = kind_of(properties)
     if config is not None and not topic.startswith(RETRY_PREFIX):
         _check_kind(topic, config.attributes, kind)
     if not body:
         raise Refusal(Code.MESSAGE_BODY_EMPTY, "the message has no body; at least one byte is needed")
-    limit = exchange.broker.config.max_message_size
+    limit = backend.max_message_size
     if len(body) > limit:
         raise Refusal(
             Code.MESSAGE_BODY_TOO_LARGE, f"a body of {len(body)} bytes, at most {limit} are allowed"
@@ -108,7 +110,7 @@ def _send(exchange: Exchange, topic: str, message: Any) -> Command:
     flag = COMPRESSED if system.body_encoding == _GZIP else 0
     if kind == _TRANSACTION:
         flag |= TRANSACTION_PREPARED
-    queues = config.write_queue_nums if config is not None else 0
+    broker, queue_id = _queue(backend, topic, system)
     try:
         text = props.encode(properties)
     except MessageIllegal as error:
@@ -117,13 +119,14 @@ def _send(exchange: Exchange, topic: str, message: Any) -> Command:
         producer_group=topic,
         topic=topic,
         default_topic_queue_nums=_QUEUES,
-        queue_id=_queue(system, queues),
+        queue_id=queue_id,
         sys_flag=flag,
         born_timestamp=_born_ms(exchange, system),
         properties=text,
         reconsume_times=max(0, system.delivery_attempt - 1) if system.HasField("delivery_attempt") else 0,
+        bname=broker,
     )
-    return exchange.command(RequestCode.SEND_MESSAGE_V2, header, body)
+    return header, body
 
 
 def _check_kind(topic: str, attributes: Mapping[str, str], kind: int) -> None:
@@ -138,23 +141,26 @@ def _check_kind(topic: str, attributes: Mapping[str, str], kind: int) -> None:
         )
 
 
-def _queue(system: Any, queues: int) -> int:
-    """The queue of a message: of its group, or any; -1 lets the broker choose."""
+def _queue(backend: Backend, topic: str, system: Any) -> tuple[str, int]:
+    """The broker and the queue of a message: of its group, or any; -1 lets the broker choose."""
+    queues = backend.write_queues(topic)
     if queues <= 0:
-        return -1
+        return backend.broker_for(topic, ""), -1
     if system.HasField("message_group"):
-        return queue_for(system.message_group, queues)
-    if system.HasField("lite_topic"):
-        return queue_for(system.lite_topic, queues)
-    if system.HasField("priority"):
-        return max(0, min(int(system.priority), queues - 1))
-    return next(_turn) % queues
+        at = queue_for(system.message_group, queues)
+    elif system.HasField("lite_topic"):
+        at = queue_for(system.lite_topic, queues)
+    elif system.HasField("priority"):
+        return backend.write_queue_of_any(topic, max(0, int(system.priority)))
+    else:
+        at = next(_turn) % queues
+    return backend.write_queue(topic, at)
 
 
 def _born_ms(exchange: Exchange, system: Any) -> int:
     if system.HasField("born_timestamp"):
         return milliseconds(system.born_timestamp)
-    return exchange.broker.clock.now_ms()
+    return exchange.backend.clock.now_ms()
 
 
 def milliseconds(stamp: Any) -> int:

@@ -1,4 +1,4 @@
-"""gRPC as a protocol of the ports of brokers."""
+"""gRPC as a protocol of ports."""
 
 from __future__ import annotations
 
@@ -9,37 +9,39 @@ from typing import TYPE_CHECKING
 import trio
 
 from rmqkit.plugin.protocols import ProtocolConnection, WireProtocol
-from rmqkit_grpc.names import ALPN, PREFACE, PROTOCOL
+from rmqkit.plugin.request import BROKER
+from rmqkit_grpc.names import ALPN, PREFACE, PROTOCOL, PROXY
 
 if TYPE_CHECKING:
-    from rmqkit.plugin.request_broker import RequestBroker
+    from rmqkit_grpc.backend import Backend
     from rmqkit_grpc.connection import GrpcConnection
 
 
 class GrpcProtocol(WireProtocol):
-    """Clients of gRPC at the ports of a broker."""
+    """Clients of gRPC, at the ports of a broker or before a cluster."""
 
     name = PROTOCOL
     prefixes: Sequence[bytes] = (PREFACE,)
     alpn: Sequence[str] = (ALPN,)
+    servers = frozenset({BROKER, PROXY})
 
     def __init__(self) -> None:
-        self._broker: RequestBroker | None = None
+        self._backend: Backend | None = None
         self._loading = trio.Lock()
-        self._connection: Callable[[ProtocolConnection, RequestBroker | None], GrpcConnection] | None = None
+        self._connection: Callable[[ProtocolConnection, Backend | None], GrpcConnection] | None = None
 
-    def begin(self, broker: RequestBroker) -> None:
-        """The broker is assembled."""
-        self._broker = broker
+    def begin(self, backend: Backend) -> None:
+        """The servers behind the door are there."""
+        self._backend = backend
 
     async def serve(self, connection: ProtocolConnection) -> None:
         async with self._loading:
             if self._connection is None:
                 self._connection = await trio.to_thread.run_sync(_loaded)
-        await self._connection(connection, self._broker).serve()
+        await self._connection(connection, self._backend).serve()
 
 
-def _loaded() -> Callable[[ProtocolConnection, RequestBroker | None], GrpcConnection]:
+def _loaded() -> Callable[[ProtocolConnection, Backend | None], GrpcConnection]:
     """Import protobuf and the definitions of the messages: brokers without clients of gRPC do without, and
     others go on serving meanwhile."""
     from rmqkit_grpc.connection import GrpcConnection

@@ -40,33 +40,37 @@ def query_route(exchange: Exchange, asked: Any) -> Steps:
     route = yield from route_of(exchange, topic)
     endpoints = asked.endpoints if asked.endpoints.addresses else own_endpoints(exchange)
     response = _Response(status=ok())
-    for at in range(max(route.read_queue_nums, route.write_queue_nums, 1)):
-        response.message_queues.append(queue_of(exchange, asked.topic, topic, route, at, endpoints))
+    for each in route.queue_datas:
+        for at in range(max(each.read_queue_nums, each.write_queue_nums, 1)):
+            response.message_queues.append(queue_of(exchange, asked.topic, topic, each, at, endpoints))
     return response
 
 
 def route_of(exchange: Exchange, topic: str) -> Steps:
-    """The QueueData of a topic. Raises Refusal."""
+    """The TopicRouteData of a topic, with its brokers in order. Raises Refusal."""
     header = GetRouteInfoRequestHeader(topic=topic)
     (found,) = yield [exchange.command(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)]
     try:
         route = checked(found).decode_body(TopicRouteData)
-        return route.queue_datas[0]
-    except (IndexError, msgspec.ValidationError) as error:
-        raise Refusal(Code.TOPIC_NOT_FOUND, f"topic {topic} has no queues") from error
+    except msgspec.ValidationError as error:
+        raise Refusal(Code.TOPIC_NOT_FOUND, f"the route of topic {topic} cannot be read") from error
+    if not route.queue_datas:
+        raise Refusal(Code.TOPIC_NOT_FOUND, f"topic {topic} has no queues")
+    route.queue_datas.sort(key=lambda each: each.broker_name)
+    return route
 
 
-def queue_of(exchange: Exchange, resource: Any, topic: str, route: QueueData, at: int, endpoints: Any) -> Any:
+def queue_of(exchange: Exchange, resource: Any, topic: str, data: QueueData, at: int, endpoints: Any) -> Any:
     """A queue of a topic as clients get it; -1 stands for any queue of the broker."""
-    perm = route.perm
-    if at >= route.read_queue_nums:
+    perm = data.perm
+    if at >= data.read_queue_nums:
         perm &= ~PERM_READ
-    if at >= route.write_queue_nums:
+    if at >= data.write_queue_nums:
         perm &= ~PERM_WRITE
     queue = _Queue(topic=resource, id=at, permission=_BY_PERM[perm & PERM_RW])
-    queue.broker.name = route.broker_name
+    queue.broker.name = data.broker_name
     queue.broker.endpoints.CopyFrom(endpoints)
-    queue.accept_message_types.extend(accepted_types(exchange.broker.topics.get(topic)))
+    queue.accept_message_types.extend(accepted_types(exchange.backend.topic(topic)))
     return queue
 
 

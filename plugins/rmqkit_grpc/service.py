@@ -11,12 +11,12 @@ from rmqkit.plugin.address import Address
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.listen import Serving
 from rmqkit.plugin.service import Service
+from rmqkit_grpc.limits import DRAIN_MS
 from rmqkit_grpc.names import PLUGIN, PROTOCOL
 from rmqkit_grpc.protocol import GrpcProtocol
 from rmqkit_grpc.settings import AUTO, GrpcSettings
 
 _log = logging.getLogger(__name__)
-_DRAIN_MS = 10_000
 
 
 class GrpcService(Service):
@@ -37,7 +37,7 @@ class GrpcService(Service):
         self.door = serving.addresses[0]
         _log.info("clients of gRPC connect to %s", self.door)
         try:
-            await serving.run(_DRAIN_MS, task_status=task_status)
+            await serving.run(DRAIN_MS, task_status=task_status)
         finally:
             self.door = None
 

@@ -22,7 +22,7 @@ from rmqkit_grpc.statuses import Refusal
 if TYPE_CHECKING:
     import msgspec
 
-    from rmqkit.plugin.request_broker import RequestBroker
+    from rmqkit_grpc.backend import Backend
 
 #: What a handler is: it yields requests for the broker that are made together, gets their answers in order,
 #: and returns the answer of the call, or several. It may raise Refusal, GrpcError, and what the codecs raise.
@@ -75,7 +75,7 @@ class Session:
 class Exchange:
     """One call: who asks, with which metadata, and until when."""
 
-    __slots__ = ("_broker", "_proof", "deadline_ms", "metadata", "on_end", "session", "stream")
+    __slots__ = ("_backend", "_proof", "deadline_ms", "metadata", "on_end", "session", "stream")
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Exchange:
         stream: int,
         metadata: Mapping[str, str],
         now_ms: float,
-        broker: RequestBroker | None,
+        backend: Backend | None,
     ) -> None:
         self.session = session
         self.stream = stream
@@ -93,15 +93,21 @@ class Exchange:
         self.deadline_ms = None if given is None else now_ms + given
         #: Called once the call has ended, whoever has ended it.
         self.on_end: Callable[[], None] | None = None
-        self._broker = broker
+        self._backend = backend
         self._proof = _proof_in(metadata)
 
     @property
-    def broker(self) -> RequestBroker:
-        """The broker, once it is assembled. Raises Refusal before."""
-        if self._broker is None:
+    def backend(self) -> Backend:
+        """The servers behind this door, once they are there. Raises Refusal before."""
+        if self._backend is None:
             raise Refusal(Code.INTERNAL_SERVER_ERROR, "the broker is still starting, try again")
-        return self._broker
+        return self._backend
+
+    def know(self, *, topic: str | None = None, group: str | None = None) -> Steps:
+        """Find out what the backend must know of a topic and a group, if it does not."""
+        questions = self.backend.questions(topic, group)
+        if questions:
+            yield [self.command(code, header) for code, header in questions]
 
     def command(self, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> Command:
         """A request of this client, with what it has shown to prove who it is."""

@@ -75,6 +75,8 @@ def _settings(exchange: Exchange, settings: Any) -> Steps:
     beat = _beat(session, settings, settings.client_type)
     (registered,) = yield [exchange.command(RequestCode.HEART_BEAT, body=msgspec.json.encode(beat))]
     checked(registered)
+    if settings.HasField("subscription"):
+        yield from exchange.know(group=name_of(settings.subscription.group))
     session.settings, session.telemetry = settings, exchange.stream
     return _Command(status=ok(), settings=merged(exchange, settings))
 
@@ -104,11 +106,11 @@ def merged(exchange: Exchange, given: Any) -> Any:
         policy.exponential_backoff.initial.nanos = _SEND_FIRST_MS * 1_000_000
         policy.exponential_backoff.max.seconds = _SEND_MAX_S
         policy.exponential_backoff.multiplier = _SEND_FACTOR
-        limit = exchange.broker.config.max_message_size
+        limit = exchange.backend.max_message_size
         settings.publishing.max_body_size = min(limit, MAX_MESSAGE_BYTES)
         settings.publishing.validate_message_type = True
         return settings
-    group = exchange.broker.groups.configs.get(name_of(given.subscription.group))
+    group = exchange.backend.group(name_of(given.subscription.group))
     policy.max_attempts = 17 if group is None else group.retry_max_times + 1
     for seconds in _RETRIES_S:
         policy.customized_backoff.next.add(seconds=seconds)

@@ -1,6 +1,6 @@
-"""The transaction id, which clients only hand back. It has all that ends the transaction: where the half
-message is in its queue and in the log. So there is no table of open transactions, no time limit, and any
-process that speaks for the broker can end one (gRPC sheet, section 7.4)."""
+"""The transaction id, which clients only hand back. It has all that ends the transaction: its broker, and
+where the half message is in its queue and in the log. So there is no table of open transactions, no time
+limit, and any process that speaks for the broker can end one (gRPC sheet, section 7.4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmqkit.protocol.message_id import parse_offset_message_id
 from rmqkit_grpc.messages import Code
 from rmqkit_grpc.statuses import Refusal
 
-_FORM = re.compile(r"([0-9a-fA-F]{1,16})-([0-9a-fA-F]{1,16})-(.{1,255})", re.DOTALL)
+_FORM = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})-((?:[0-9a-f]{2}){0,255})-(.{1,255})", re.DOTALL)
 
 
 class Transaction(NamedTuple):
@@ -20,23 +20,26 @@ class Transaction(NamedTuple):
 
     queue_offset  in the queue of half messages
     log_offset    in the log
+    broker_name   the broker that has it
     message_id    the id that its sender gave it
     """
 
     queue_offset: int
     log_offset: int
+    broker_name: str
     message_id: str
 
 
-def of_send(message_id: str, header: SendMessageResponseHeader) -> str:
+def of_send(broker_name: str, message_id: str, header: SendMessageResponseHeader) -> str:
     """The id for a half message that was stored."""
     _, _, log_offset = parse_offset_message_id(header.msg_id)
-    return text_of(Transaction(header.queue_offset, log_offset, message_id))
+    return text_of(Transaction(header.queue_offset, log_offset, broker_name, message_id))
 
 
 def text_of(transaction: Transaction) -> str:
     """A transaction as text."""
-    return f"{transaction.queue_offset:x}-{transaction.log_offset:x}-{transaction.message_id}"
+    broker = transaction.broker_name.encode().hex()
+    return f"{transaction.queue_offset:x}-{transaction.log_offset:x}-{broker}-{transaction.message_id}"
 
 
 def parse(text: str) -> Transaction:
@@ -47,7 +50,8 @@ def parse(text: str) -> Transaction:
             Code.INVALID_TRANSACTION_ID,
             f"{text!r} is no transaction id of this broker: give the one of the send",
         )
-    return Transaction(int(match[1], 16), int(match[2], 16), match[3])
+    broker = bytes.fromhex(match[3]).decode("utf-8", "replace")
+    return Transaction(int(match[1], 16), int(match[2], 16), broker, match[4])
 
 
 __all__ = ["Transaction", "of_send", "parse", "text_of"]

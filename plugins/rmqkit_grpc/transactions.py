@@ -43,6 +43,7 @@ def end_transaction(exchange: Exchange, asked: Any) -> Steps:
         transaction_id=transaction.message_id,
         from_transaction_check=asked.source == _CHECKED,
         topic=topic,
+        bname=transaction.broker_name,
     )
     (answer,) = yield [exchange.command(RequestCode.END_TRANSACTION, header)]
     return _Response(status=status_of(answer))
@@ -60,6 +61,7 @@ def question_of(session: Session, command: Command) -> Any:
         Transaction(
             header.tran_state_table_offset,
             header.commit_log_offset,
+            header.bname or "",
             stored.properties.get(props.UNIQ_KEY, header.msg_id or ""),
         )
     )

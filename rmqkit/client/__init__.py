@@ -48,6 +48,7 @@ from rmqkit.client.producing.producer import Producer
 from rmqkit.client.producing.send_result import SendResult, SendStatus
 from rmqkit.client.producing.transaction_state import TransactionState
 from rmqkit.client.producing.transactions import Transaction
+from rmqkit.client.relay import Relay
 from rmqkit.client.settings import ClientSettings, ProducerOptions
 from rmqkit.errors import (
     BrokerError,
@@ -125,6 +126,7 @@ __all__ = [
     "RawQuery",
     "RawReader",
     "ReceivedMessage",
+    "Relay",
     "RequestTimeout",
     "Retry",
     "RmqError",

@@ -32,6 +32,7 @@ from rmqkit.client.instance import Instance, wall_clock_ms
 from rmqkit.client.namespace import Namespace, in_namespace
 from rmqkit.client.producing.producer import Producer
 from rmqkit.client.producing.transaction_state import Check
+from rmqkit.client.relay import Relay
 from rmqkit.client.routing.discovery import NameServerSource, name_server_source
 from rmqkit.client.server_requests import ServerRequests
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions
@@ -100,6 +101,7 @@ class Client:
         self._hooks = ClientHooks(self.settings.effective_client_id, [*hooks, *signing])
         self._now_ms = now_ms
         self._instance: Instance | None = None
+        self._relay: Relay | None = None
         self._background: BackgroundTask | None = None
         self._stop: anyio.Event | None = None
 
@@ -200,6 +202,15 @@ class Client:
     def access(self) -> AccessAdmin:
         """Administration of users and policies."""
         return AccessAdmin(self._opened())
+
+    @property
+    def relay(self) -> Relay:
+        """Passes requests of other clients on, for servers in front of the cluster. One for the life of the
+        client."""
+        opened = self._opened()
+        if self._relay is None or self._relay.instance is not opened:
+            self._relay = Relay(opened)
+        return self._relay
 
     @property
     def server_requests(self) -> ServerRequests:

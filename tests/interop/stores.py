@@ -22,7 +22,7 @@ from typing import Any
 
 import trio
 
-from rmqkit.broker.run.system_clock import SystemClock
+from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage

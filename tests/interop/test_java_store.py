@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit.broker.run.system_clock import SystemClock
+from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit.testing.store import FlushWhenWanted, running
 from rmqkit_store_mmap.store import MmapStore
 from tests.interop import stores

@@ -44,14 +44,14 @@ V2 = "a s!, b s!, c s!, d i32!, e i32!, f i32!, g i64!, h i32!, i s?, j i32?, k 
 PULL = (
     "consumerGroup s!, topic s!, queueId i32!, queueOffset i64!, maxMsgNums i32!, sysFlag i32!, commitOffset"
     " i64!, suspendTimeoutMillis i64!, subscription s?, subVersion i64!, expressionType s?, maxMsgBytes i32?,"
-    " requestSource i32?, proxyFrowardClientId s?, sequentialBytes i32?"
+    " requestSource i32?, proxyFrowardClientId s?, sequentialBytes i32?, bname s?"
 )
 POP = (
     "consumerGroup s!, topic s!, queueId i32!, maxMsgNums i32!, invisibleTime i64!, pollTime i64!, bornTime"
-    " i64!, initMode i32!, expType s?, exp s?, order bool?, attemptId s?, orderBy s?"
+    " i64!, initMode i32!, expType s?, exp s?, order bool?, attemptId s?, orderBy s?, bname s?"
 )
-ACK = "consumerGroup s!, topic s!, queueId i32!, extraInfo s!, offset i64!"
-QUEUE = "topic s!, queueId i32!"
+ACK = "consumerGroup s!, topic s!, queueId i32!, extraInfo s!, offset i64!, bname s?"
+QUEUE = "topic s!, queueId i32!, bname s?"
 END = (
     "topic s?, producerGroup s!, tranStateTableOffset i64!, commitLogOffset i64!, commitOrRollback i32!,"
     " fromTransactionCheck bool?, msgId s!, transactionId s?, bname s?"
@@ -62,7 +62,7 @@ CHECK = (
 )
 BACK = (
     "offset i64!, group s!, delayLevel i32!, originMsgId s?, originTopic s?, unitMode bool?,"
-    " maxReconsumeTimes i32?, cause s?, lastError s?"
+    " maxReconsumeTimes i32?, cause s?, lastError s?, bname s?"
 )
 SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     "10": (headers.SendMessageRequestHeader, V1 + ", maxReconsumeTimes i32?, batch bool?, bname s?"),
@@ -113,11 +113,11 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
     "38": (headers.ConsumerGroupRequestHeader, "consumerGroup s!"),
     "14": (
         headers.QueryConsumerOffsetRequestHeader,
-        "consumerGroup s!, topic s!, queueId i32!, setZeroIfNotFound bool?",
+        "consumerGroup s!, topic s!, queueId i32!, setZeroIfNotFound bool?, bname s?",
     ),
     "15": (
         headers.UpdateConsumerOffsetRequestHeader,
-        "consumerGroup s!, topic s!, queueId i32!, commitOffset i64!",
+        "consumerGroup s!, topic s!, queueId i32!, commitOffset i64!, bname s?",
     ),
     "29": (headers.SearchOffsetRequestHeader, QUEUE + ", timestamp i64!, boundaryType s?"),
     "30": (headers.QueueRequestHeader, QUEUE + ", committed bool?"),

@@ -13,13 +13,13 @@ from rmqkit import rocketmq_settings
 from rmqkit.broker.dispatch.manager import choose, first_of
 from rmqkit.broker.pulling.subscribed_filters import first_index
 from rmqkit.broker.run.assemble import configured_store
-from rmqkit.broker.run.system_clock import SystemClock
 from rmqkit.config import CONSUME_QUEUE, Config, address_faults, address_warnings, setting_fields
 from rmqkit.errors import ConfigError, Fault
 from rmqkit.plugin.filter import CompiledFilter
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.store import MessageStore, QueueLookup
 from rmqkit.plugin.transport import Address
+from rmqkit.toolkit.system_clock import SystemClock
 
 
 class Findings(NamedTuple):

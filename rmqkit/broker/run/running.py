@@ -20,7 +20,6 @@ from rmqkit.broker.roles.role_refusals import follow_role
 from rmqkit.broker.run import assemble, checks
 from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.run.deleted_topics import forget_deleted_topics
-from rmqkit.broker.run.system_clock import SystemClock
 from rmqkit.broker.stats import SAMPLE_MS
 from rmqkit.config import FREE_PORT, Config, store_host, with_texts
 from rmqkit.errors import ConfigError
@@ -39,6 +38,7 @@ from rmqkit.remoting.server import RequestServer
 from rmqkit.remoting.serving import listen, port_protocols
 from rmqkit.toolkit.interval import sleep_interval
 from rmqkit.toolkit.log_state import dispatch_behind_bytes
+from rmqkit.toolkit.system_clock import SystemClock
 
 _log = logging.getLogger(__name__)
 DRAIN_TIMEOUT_MS = 10_000

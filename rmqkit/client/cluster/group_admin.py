@@ -27,6 +27,7 @@ from rmqkit.protocol.headers import (
     DeleteSubscriptionGroupRequestHeader,
     GetConsumeStatsRequestHeader,
     GetTopicStatsInfoRequestHeader,
+    GroupRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     ResetOffsetRequestHeader,
 )
@@ -35,6 +36,10 @@ from rmqkit.protocol.headers import (
 END_MS = -1
 #: With this setting of a broker, it sets offsets itself instead of asking the members of the group.
 _SETS_OFFSETS = "useServerSideResetOffset"
+
+
+#: Answers of brokers that have no settings of a group to give.
+_WITHOUT_CONFIG = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
 
 @frozen(kw_only=True)
@@ -179,6 +184,21 @@ class GroupAdmin:
                 config = table[self._names.wrapped(group)]
                 found.setdefault(group, {})[name] = msgspec.structs.replace(config, group_name=group)
         return dict(sorted(found.items()))
+
+    @in_namespace
+    async def config(self, group: str) -> SubscriptionGroupConfig | None:
+        """The settings of a group on the first broker that has it, by name; None when no broker has it, or
+        none supports GET_SUBSCRIPTIONGROUP_CONFIG."""
+        for name, address in (await self._masters.addresses()).items():
+            command = request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequestHeader(group=group))
+            try:
+                response = await self._call(address, command, f"asking {name} for consumer group {group!r}")
+            except BrokerError as error:
+                if error.code not in _WITHOUT_CONFIG:
+                    raise
+            else:
+                return response.decode_body(SubscriptionGroupConfig)
+        return None
 
     @in_namespace
     async def consuming(self, topic: str) -> list[str]:

@@ -213,6 +213,13 @@ class RouteTable:
         addresses = self._brokers.get(broker_name, {})
         return addresses.get(broker_id) or addresses.get(MASTER_ID) or next(iter(addresses.values()), None)
 
+    def broker_at(self, address: str) -> str | None:
+        """The name of the broker at an address."""
+        for name, addresses in self._brokers.items():
+            if address in addresses.values():
+                return name
+        return None
+
     def addresses(self, *, masters_only: bool) -> list[str]:
         """Addresses of all brokers in known routes."""
         return [

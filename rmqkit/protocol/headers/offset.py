@@ -13,6 +13,7 @@ class QueryConsumerOffsetRequestHeader(Header, kw_only=True):
     topic: str
     queue_id: I32
     set_zero_if_not_found: bool | None = None
+    bname: str | None = None
 
 
 class UpdateConsumerOffsetRequestHeader(Header, kw_only=True):
@@ -22,6 +23,7 @@ class UpdateConsumerOffsetRequestHeader(Header, kw_only=True):
     topic: str
     queue_id: I32
     commit_offset: I64
+    bname: str | None = None
 
 
 class QueueRequestHeader(Header, kw_only=True):
@@ -30,6 +32,7 @@ class QueueRequestHeader(Header, kw_only=True):
     topic: str
     queue_id: I32
     committed: bool | None = True
+    bname: str | None = None
 
 
 class SearchOffsetRequestHeader(Header, kw_only=True):
@@ -40,6 +43,7 @@ class SearchOffsetRequestHeader(Header, kw_only=True):
     queue_id: I32
     timestamp: I64
     boundary_type: str | None = "LOWER"
+    bname: str | None = None
 
 
 class OffsetResponseHeader(Header, kw_only=True):

@@ -27,6 +27,7 @@ class PopMessageRequestHeader(Header, kw_only=True):
     order: bool | None = False
     attempt_id: str | None = None
     order_by: str | None = None
+    bname: str | None = None
 
 
 class PopMessageResponseHeader(Header, kw_only=True):
@@ -49,6 +50,7 @@ class AckMessageRequestHeader(Header, kw_only=True):
     queue_id: I32
     extra_info: str
     offset: I64
+    bname: str | None = None
 
 
 class ChangeInvisibleTimeRequestHeader(Header, kw_only=True):
@@ -61,6 +63,7 @@ class ChangeInvisibleTimeRequestHeader(Header, kw_only=True):
     offset: I64
     invisible_time: I64
     suspend: bool | None = False
+    bname: str | None = None
 
 
 class ChangeInvisibleTimeResponseHeader(Header, kw_only=True):

@@ -32,6 +32,7 @@ class PullMessageRequestHeader(Header, kw_only=True):
     # Java's field has this spelling.
     proxy_forward_client_id: str | None = msgspec.field(default=None, name="proxyFrowardClientId")
     sequential_bytes: I32 | None = None
+    bname: str | None = None
 
 
 class PullMessageResponseHeader(Header, kw_only=True):

@@ -87,8 +87,8 @@ class SendMessageResponseHeader(Header, kw_only=True):
 class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
     """CONSUMER_SEND_MSG_BACK (36): `offset` is the commit-log offset of the message that failed.
 
-    The last two are of rmqkit alone, other brokers ignore them: why the consumer gives the message up
-    (`rmqkit.model.dead_letter`), and its error, for dead letters.
+    `cause` and `last_error` are of rmqkit alone, other brokers ignore them: why the consumer gives the
+    message up (`rmqkit.model.dead_letter`), and its error, for dead letters.
     """
 
     offset: I64
@@ -100,6 +100,7 @@ class ConsumerSendMsgBackRequestHeader(Header, kw_only=True):
     max_reconsume_times: I32 | None = None
     cause: str | None = None
     last_error: str | None = None
+    bname: str | None = None
 
 
 class RecallMessageRequestHeader(Header, kw_only=True):

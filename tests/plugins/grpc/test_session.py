@@ -73,7 +73,7 @@ def test_deadlines_and_a_broker_that_is_not_there_yet() -> None:
     assert Exchange(session, 1, {}, 1_000.0, None).deadline_ms is None
     assert exchange.command(34).language == "JAVA"
     with pytest.raises(Refusal, match="still starting"):
-        _ = exchange.broker
+        _ = exchange.backend
 
 
 def test_kinds_of_clients() -> None:

@@ -15,10 +15,10 @@ from rmqkit_grpc.transaction_id import Transaction
 OFFSETS = st.integers(0, 2**63 - 1)
 
 
-@given(OFFSETS, OFFSETS, st.text(min_size=1, max_size=255))
-def test_a_transaction_comes_back(queue_offset: int, log_offset: int, message_id: str) -> None:
-    """Whatever the id of the message is."""
-    made = Transaction(queue_offset, log_offset, message_id)
+@given(OFFSETS, OFFSETS, st.text(max_size=60), st.text(min_size=1, max_size=255))
+def test_a_transaction_comes_back(queue_offset: int, log_offset: int, broker: str, message_id: str) -> None:
+    """Whatever the name of the broker and the id of the message are."""
+    made = Transaction(queue_offset, log_offset, broker, message_id)
     assert transaction_id.parse(transaction_id.text_of(made)) == made
 
 
@@ -27,11 +27,13 @@ def test_the_id_of_a_send() -> None:
     header = SendMessageResponseHeader(
         msg_id=offset_message_id(pack_host("127.0.0.1", 10911), 4_711), queue_id=0, queue_offset=3
     )
-    text = transaction_id.of_send("01AB", header)
-    assert transaction_id.parse(text) == Transaction(3, 4_711, "01AB")
+    text = transaction_id.of_send("broker-a", "01AB", header)
+    assert transaction_id.parse(text) == Transaction(3, 4_711, "broker-a", "01AB")
 
 
-@pytest.mark.parametrize("text", ["", "01AB", "1-2-", "x-1-a", "1-x-a", "-1-2-a", f"1-{'f' * 17}-a"])
+@pytest.mark.parametrize(
+    "text", ["", "01AB", "1-2--", "1-2-a", "x-1--a", "1-x--a", "1-2-6-a", "-1-2--a", f"1-{'f' * 17}--a"]
+)
 def test_other_texts_are_refused(text: str) -> None:
     """The answer says which id is wanted."""
     with pytest.raises(Refusal, match="no transaction id"):

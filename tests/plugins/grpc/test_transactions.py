@@ -25,7 +25,7 @@ from tests.plugins.grpc.test_producing import stored
 from tests.plugins.grpc.test_session import Nowhere
 
 RESOLUTIONS = ENUMS["TransactionResolution"]
-OPEN = Transaction(3, 4_711, "01AB")
+OPEN = Transaction(3, 4_711, "broker-a", "01AB")
 
 
 def ending(resolution: str, transaction_id: str = text_of(OPEN), source: str = "SOURCE_CLIENT") -> Any:
@@ -56,6 +56,7 @@ def test_the_end_of_a_transaction(resolution: str, flag: int, source: str) -> No
         transaction_id="01AB",
         from_transaction_check=source == "SOURCE_SERVER_CHECK",
         topic="shop%T",
+        bname="broker-a",
     )
     with pytest.raises(StopIteration) as done:
         steps.send([answer(asked)])
@@ -119,7 +120,11 @@ async def test_a_question_of_the_broker(tmp_path: Path) -> None:
         record = store.read_record(unit.physical_offset)
         assert record is not None
         header = CheckTransactionStateRequestHeader(
-            tran_state_table_offset=3, commit_log_offset=4_711, msg_id="01AB", transaction_id="01AB"
+            tran_state_table_offset=3,
+            commit_log_offset=4_711,
+            msg_id="01AB",
+            transaction_id="01AB",
+            bname="broker-a",
         )
         question = request(RequestCode.CHECK_TRANSACTION_STATE, header, bytes(record), oneway=True)
         assert peer.push(question)

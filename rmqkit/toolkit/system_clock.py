@@ -1,4 +1,4 @@
-"""The clock of a broker outside tests."""
+"""The clock of servers outside tests."""
 
 from __future__ import annotations
 

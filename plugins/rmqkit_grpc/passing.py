@@ -1,0 +1,156 @@
+"""The requests of a proxy's clients, passed on to the brokers that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from rmqkit.errors import RequestRefused, RmqError
+from rmqkit.model.route import compact
+from rmqkit.model.subscription import HeartbeatData
+from rmqkit.plugin.request import Outcome, Peer, RequestProcessor
+from rmqkit.protocol.codes import RequestCode, ResponseCode
+from rmqkit.protocol.command import Command, answer, request
+from rmqkit.protocol.error_answer import error_answer
+from rmqkit.protocol.headers import (
+    ChangeInvisibleTimeRequestHeader,
+    GetRouteInfoRequestHeader,
+    GroupRequestHeader,
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+    PullMessageRequestHeader,
+)
+from rmqkit.protocol.receipt import parse_receipt, receipts
+from rmqkit_grpc.cluster import ClusterBackend
+from rmqkit_grpc.delivering import stored_in
+from rmqkit_grpc.limits import PASSING_TIMEOUT_MS
+from rmqkit_grpc.members import Members
+from rmqkit_grpc.names import PROTOCOL
+
+if TYPE_CHECKING:
+    from rmqkit.client import Relay
+
+#: What is passed on as it is.
+PASSED = (
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.PULL_MESSAGE,
+    RequestCode.QUERY_CONSUMER_OFFSET,
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    RequestCode.GET_MAX_OFFSET,
+    RequestCode.GET_MIN_OFFSET,
+)
+_Answering = Callable[[Command, Peer], Awaitable[Command]]
+_FOR_GRPC = "this is a proxy for clients of gRPC: clients of remoting connect to name servers and brokers"
+_HELD = (RequestCode.POP_MESSAGE, RequestCode.PULL_MESSAGE)
+
+
+class Passing(RequestProcessor):
+    """Answers the requests that calls become. `nursery` runs what waits for brokers."""
+
+    def __init__(
+        self, relay: Relay, cluster: ClusterBackend, members: Members, nursery: trio.Nursery
+    ) -> None:
+        self._relay = relay
+        self._cluster = cluster
+        self._members = members
+        self._nursery = nursery
+        self._own: dict[int, _Answering] = {int(code): self._pass for code in PASSED}
+        self._own |= {
+            int(RequestCode.GET_ROUTEINFO_BY_TOPIC): self._route,
+            int(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG): self._group,
+            int(RequestCode.HEART_BEAT): self._beat,
+            int(RequestCode.UNREGISTER_CLIENT): self._unregister,
+        }
+
+    @property
+    def codes(self) -> Sequence[int]:
+        """The codes of these requests."""
+        return list(self._own)
+
+    def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
+        outcomes: list[Outcome] = []
+        if peer.protocol != PROTOCOL:
+            refusal = RequestRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _FOR_GRPC)
+            return [error_answer(command, refusal) for command in requests]
+        for command in requests:
+            ticket = peer.postpone([command], held=command.code in _HELD)
+            self._nursery.start_soon(self._answer, command, peer, ticket.complete)
+            outcomes.append(ticket)
+        return outcomes
+
+    async def _answer(
+        self, command: Command, peer: Peer, complete: Callable[[Sequence[Outcome]], None]
+    ) -> None:
+        try:
+            outcome = await self._own[command.code](command, peer)
+        except RmqError as error:
+            outcome = error_answer(command, error)
+        complete([outcome])
+
+    async def _pass(self, command: Command, peer: Peer) -> Command:
+        broker = getattr(command.typed, "bname", None)
+        if not broker:
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, "the request names no broker")
+        answered = await self._relay.call(broker, command, PASSING_TIMEOUT_MS + _held_ms(command))
+        if command.code == RequestCode.POP_MESSAGE and peer.closed and not answered.code:
+            await self._give_back(command, answered)
+        answered.opaque = command.opaque
+        return answered
+
+    async def _give_back(self, command: Command, popped: Command) -> None:
+        """Let messages be delivered to others whose receive was given up meanwhile."""
+        asked = command.header(PopMessageRequestHeader)
+        handles = receipts(popped.header(PopMessageResponseHeader), asked.bname or "")
+        for stored in stored_in(popped.body):
+            own = stored.properties.get("POP_CK")
+            handle = parse_receipt(own) if own else handles.get((stored.queue_id, stored.queue_offset))
+            if handle is None or handle.offset is None:
+                continue
+            header = ChangeInvisibleTimeRequestHeader(
+                consumer_group=asked.consumer_group,
+                topic=handle.topic(asked.topic, asked.consumer_group),
+                queue_id=handle.queue_id,
+                extra_info=handle.text,
+                offset=handle.offset,
+                invisible_time=0,
+                suspend=True,
+            )
+            again = request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
+            await self._relay.call(handle.broker_name, again)
+
+    async def _route(self, command: Command, peer: Peer) -> Command:
+        route = await self._cluster.route(command.header(GetRouteInfoRequestHeader).topic)
+        return answer(command, body=compact(route))
+
+    async def _group(self, command: Command, peer: Peer) -> Command:
+        await self._cluster.learn_group(command.header(GroupRequestHeader).group)
+        return answer(command)
+
+    async def _beat(self, command: Command, peer: Peer) -> Command:
+        self._members.beat(peer, command.decode_body(HeartbeatData))
+        return answer(command)
+
+    async def _unregister(self, command: Command, peer: Peer) -> Command:
+        self._members.forget(peer)
+        return answer(command)
+
+
+def _held_ms(command: Command) -> int:
+    """How long a broker may hold a request."""
+    if command.code == RequestCode.POP_MESSAGE:
+        return command.header(PopMessageRequestHeader).poll_time
+    if command.code == RequestCode.PULL_MESSAGE:
+        return command.header(PullMessageRequestHeader).suspend_timeout_millis
+    return 0
+
+
+__all__ = ["Passing"]

@@ -1,0 +1,58 @@
+"""Serving clients of gRPC before a cluster, of rmqkit's brokers or of Apache's."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from rmqkit.client import Client
+from rmqkit.config import Config
+from rmqkit.plugin.server import Listen, ServerHandle
+from rmqkit.toolkit.system_clock import SystemClock
+from rmqkit_grpc.cluster import ClusterBackend
+from rmqkit_grpc.limits import DRAIN_MS
+from rmqkit_grpc.members import Members
+from rmqkit_grpc.passing import Passing
+from rmqkit_grpc.protocol import GrpcProtocol
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(
+    config: Config, protocol: GrpcProtocol, listen: Listen, task_status: trio.TaskStatus[ServerHandle]
+) -> None:
+    """`rmqkit_grpc.role.Proxy.run`."""
+    async with (
+        Client(config.namesrv_addr or None, config=config, connect=listen.connect(config)) as client,
+        trio.open_nursery() as nursery,
+    ):
+        cluster = ClusterBackend(client, SystemClock())
+        members = Members(client.relay)
+        # What is passed on goes on while `serving` drains.
+        passing_on = trio.CancelScope(shield=True)
+        background: trio.Nursery = await nursery.start(_background, passing_on)
+        passing = Passing(client.relay, cluster, members, background)
+        protocol.begin(cluster)
+        try:
+            serving = await listen(dict.fromkeys(passing.codes, passing), on_closed=members.forget)
+            nursery.start_soon(members.run)
+            nursery.start_soon(cluster.watch)
+            async with trio.open_nursery() as doors:
+                await doors.start(serving.run, DRAIN_MS)
+                _log.info("clients of gRPC connect to %s", serving.addresses[0])
+                task_status.started(ServerHandle(serving.addresses))
+        finally:
+            passing_on.cancel()
+            nursery.cancel_scope.cancel()
+
+
+async def _background(scope: trio.CancelScope, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """Tasks that end with `scope` alone."""
+    with scope:
+        async with trio.open_nursery() as nursery:
+            task_status.started(nursery)
+            await trio.sleep_forever()
+
+
+__all__ = ["serve"]
