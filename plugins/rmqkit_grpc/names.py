@@ -6,7 +6,7 @@ from rmqkit.protocol.signature import GRPC
 
 #: The plugin, its table of settings and its service.
 PLUGIN = "grpc"
-#: The process role before a cluster, and its table of settings.
+#: The process role before a cluster.
 PROXY = "proxy"
 #: What `Caller.protocol` is for clients of gRPC.
 PROTOCOL = GRPC

@@ -54,15 +54,13 @@ _HELD = (RequestCode.POP_MESSAGE, RequestCode.PULL_MESSAGE)
 
 
 class Passing(RequestProcessor):
-    """Answers the requests that calls become. `nursery` runs what waits for brokers."""
+    """Answers the requests that calls become, while `run` runs."""
 
-    def __init__(
-        self, relay: Relay, cluster: ClusterBackend, members: Members, nursery: trio.Nursery
-    ) -> None:
+    def __init__(self, relay: Relay, cluster: ClusterBackend, members: Members) -> None:
         self._relay = relay
         self._cluster = cluster
         self._members = members
-        self._nursery = nursery
+        self._nursery: trio.Nursery | None = None
         self._own: dict[int, _Answering] = {int(code): self._pass for code in PASSED}
         self._own |= {
             int(RequestCode.GET_ROUTEINFO_BY_TOPIC): self._route,
@@ -76,11 +74,19 @@ class Passing(RequestProcessor):
         """The codes of these requests."""
         return list(self._own)
 
+    async def run(self, scope: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
+        """Run what waits for brokers, until `scope` is cancelled."""
+        with scope:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+
     def process(self, requests: Sequence[Command], peer: Peer) -> Sequence[Outcome]:
         outcomes: list[Outcome] = []
         if peer.protocol != PROTOCOL:
             refusal = RequestRefused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, _FOR_GRPC)
             return [error_answer(command, refusal) for command in requests]
+        assert self._nursery is not None, "requests come while it runs"
         for command in requests:
             ticket = peer.postpone([command], held=command.code in _HELD)
             self._nursery.start_soon(self._answer, command, peer, ticket.complete)

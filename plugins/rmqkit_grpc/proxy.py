@@ -23,36 +23,26 @@ async def serve(
     config: Config, protocol: GrpcProtocol, listen: Listen, task_status: trio.TaskStatus[ServerHandle]
 ) -> None:
     """`rmqkit_grpc.role.Proxy.run`."""
-    async with (
-        Client(config.namesrv_addr or None, config=config, connect=listen.connect(config)) as client,
-        trio.open_nursery() as nursery,
-    ):
+    async with Client(config.namesrv_addr or None, config=config, connect=listen.connect(config)) as client:
         cluster = ClusterBackend(client, SystemClock())
         members = Members(client.relay)
+        passing = Passing(client.relay, cluster, members)
+        protocol.begin(cluster)
+        serving = await listen(dict.fromkeys(passing.codes, passing), on_closed=members.forget)
         # What is passed on goes on while `serving` drains.
         passing_on = trio.CancelScope(shield=True)
-        background: trio.Nursery = await nursery.start(_background, passing_on)
-        passing = Passing(client.relay, cluster, members, background)
-        protocol.begin(cluster)
-        try:
-            serving = await listen(dict.fromkeys(passing.codes, passing), on_closed=members.forget)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(passing.run, passing_on)
             nursery.start_soon(members.run)
             nursery.start_soon(cluster.watch)
-            async with trio.open_nursery() as doors:
-                await doors.start(serving.run, DRAIN_MS)
-                _log.info("clients of gRPC connect to %s", serving.addresses[0])
-                task_status.started(ServerHandle(serving.addresses))
-        finally:
-            passing_on.cancel()
-            nursery.cancel_scope.cancel()
-
-
-async def _background(scope: trio.CancelScope, task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    """Tasks that end with `scope` alone."""
-    with scope:
-        async with trio.open_nursery() as nursery:
-            task_status.started(nursery)
-            await trio.sleep_forever()
+            try:
+                async with trio.open_nursery() as doors:
+                    await doors.start(serving.run, DRAIN_MS)
+                    _log.info("clients of gRPC connect to %s", serving.addresses[0])
+                    task_status.started(ServerHandle(serving.addresses))
+            finally:
+                passing_on.cancel()
+                nursery.cancel_scope.cancel()
 
 
 __all__ = ["serve"]

@@ -22,6 +22,7 @@ _BUILT_IN = {
     "namesrv": "rmqkit.cli.serve:NAMESRV",
     "broker": "rmqkit.cli.serve:BROKER",
     "filter-server": "rmqkit.cli.filter_server:FILTER_SERVER",
+    "proxy": "rmqkit.cli.proxy:PROXY",
     "send": "rmqkit.cli.send:SEND",
     "consume": "rmqkit.cli.messages:CONSUME",
     "tail": "rmqkit.cli.messages:TAIL",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
@@ -15,11 +15,10 @@ from rmqkit.cli import options, running
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
 from rmqkit.plugin import loader
+from rmqkit.plugin.address import Address
 from rmqkit.plugin.command import Verb
 from rmqkit.plugin.loader import Registry
-from rmqkit.plugin.server import Server, ServerHandle
-from rmqkit.plugin.transport import Address
-from rmqkit.remoting.serving import listen_on
+from rmqkit.plugin.server import ServerHandle
 from rmqkit.toolkit import output
 
 _log = logging.getLogger(__name__)
@@ -58,24 +57,22 @@ def _run(arguments: Namespace) -> int:
     return 0
 
 
-def _print_ready(handle: ServerHandle) -> None:
+async def _print_ready(handle: ServerHandle) -> None:
     output.line(f"rmqkit ready filter-server={handle.addresses[0]}")
 
 
 async def _until(
-    config: Config, registry: Registry, ready: Callable[[ServerHandle], None], stop: trio.Event
+    config: Config, registry: Registry, ready: Callable[[ServerHandle], Awaitable[None]], stop: trio.Event
 ) -> None:
-    server: Server = registry.chosen("servers", _ROLE)
     try:
         listener = Address.parse(str(config.plugins.get(_ROLE, {}).get("listen", _ANYWHERE)))
     except ValueError as error:
         raise ConfigError(f"plugins.{_ROLE}.listen: {error}") from error
-    async with trio.open_nursery() as nursery:
-        listen = listen_on(registry, [listener], server.name)
-        handle: ServerHandle = await nursery.start(server.run, config, registry, listen)
-        ready(handle)
-        await stop.wait()
-        nursery.cancel_scope.cancel()
+    await running.role_until(stop, config, registry, _ROLE, listener, ready)
+
+
+async def _quietly(handle: ServerHandle) -> None:
+    """Standard output is the broker's."""
 
 
 async def _supervised(stop: trio.Event) -> None:
@@ -99,8 +96,7 @@ async def _supervised(stop: trio.Event) -> None:
             stop.set()
 
         nursery.start_soon(watch)
-        # Standard output is the broker's.
-        await _until(config, loader.load(config), lambda handle: None, stop)
+        await _until(config, loader.load(config), _quietly, stop)
         nursery.cancel_scope.cancel()
 
 

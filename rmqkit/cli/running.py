@@ -15,7 +15,10 @@ import trio
 
 from rmqkit.broker.run.running import RunningBroker, run_broker
 from rmqkit.config import Config
+from rmqkit.plugin.address import Address
 from rmqkit.plugin.loader import Registry
+from rmqkit.plugin.server import Server, ServerHandle
+from rmqkit.remoting.serving import listen_on
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +70,25 @@ async def until_signal(main: Main) -> None:
         await main(stop)
         nursery.cancel_scope.cancel()
     _log.info("stopped")
+
+
+async def role_until(
+    stop: trio.Event,
+    config: Config,
+    registry: Registry,
+    role: str,
+    listener: Address,
+    ready: Callable[[ServerHandle], Awaitable[None]],
+) -> None:
+    """Run the server of another role than the broker's in this process, as `broker_until`. Raises
+    ConfigError, and what the server does."""
+    server: Server = registry.chosen("servers", role)
+    async with trio.open_nursery() as nursery:
+        listen = listen_on(registry, [listener], server.name)
+        handle: ServerHandle = await nursery.start(server.run, config, registry, listen)
+        await ready(handle)
+        await stop.wait()
+        nursery.cancel_scope.cancel()
 
 
 async def broker_until(

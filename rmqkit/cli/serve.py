@@ -16,7 +16,7 @@ import trio
 
 from rmqkit import speedups
 from rmqkit.broker.run.running import RunningBroker
-from rmqkit.cli import options, running
+from rmqkit.cli import options, proxy, running
 from rmqkit.config import NAMESRV_VARIABLE, Config, with_tables, with_values
 from rmqkit.config.tls import ENFORCING, effective_mode
 from rmqkit.errors import ConfigError
@@ -62,9 +62,9 @@ def _add_brokers(parser: ArgumentParser) -> None:
     parser.add_argument("--failover", metavar="ADDRESS", default="", help=elected)
     _add_address(parser, "--broker", "where the (first) broker listens (default 127.0.0.1:10911)")
     door = (
-        "where the (first) broker listens for RocketMQ's 5.x clients besides, or `none`; `auto` is"
-        " 127.0.0.1:8081, or a free port when that is taken (default: auto with `rmqkit serve` where the"
-        " extra grpc is installed, else none)"
+        "where the broker listens for RocketMQ's 5.x clients besides, or a proxy before several brokers, or"
+        " `none`; `auto` is 127.0.0.1:8081, or a free port when that is taken (default: auto with `rmqkit"
+        " serve` where the extra grpc is installed, else none)"
     )
     parser.add_argument("--grpc", metavar="HOST:PORT", help=door)
     options.add_settings(parser)
@@ -194,7 +194,7 @@ def _brokers(arguments: Namespace, config: Config, registry: Registry, others: S
             path,
         )
     if len(configs) > 1:
-        return partial(_several, configs, config.store_path_root_dir)
+        return partial(_several, config, registry, configs)
     return partial(_one, configs[0], registry)
 
 
@@ -253,14 +253,51 @@ async def _one(config: Config, registry: Registry, stop: trio.Event, name_server
 
 
 async def _several(
-    configs: Sequence[Config], root: str, stop: trio.Event, name_servers: str, shown: str
+    config: Config,
+    registry: Registry,
+    configs: Sequence[Config],
+    stop: trio.Event,
+    name_servers: str,
+    shown: str,
 ) -> None:
-    def ready(addresses: Sequence[str]) -> None:
-        names = [plan.label(config) for config in configs]
-        _print_ready(configs[0], shown, list(zip(addresses, names, strict=True)), root)
+    async with trio.open_nursery() as nursery:
+        door = await _proxy(nursery, with_values(config, namesrv_addr=name_servers), registry)
 
-    registering = [with_values(config, namesrv_addr=name_servers) for config in configs]
-    await supervise(registering, stop, ready, launch=launch)
+        def ready(addresses: Sequence[str]) -> None:
+            names = [plan.label(config) for config in configs]
+            where = list(zip(addresses, names, strict=True))
+            _print_ready(configs[0], shown, where, config.store_path_root_dir, door)
+
+        registering = [with_values(config, namesrv_addr=name_servers) for config in configs]
+        await supervise(registering, stop, ready, launch=launch)
+        nursery.cancel_scope.cancel()
+
+
+async def _proxy(nursery: trio.Nursery, config: Config, registry: Registry) -> str:
+    """Start a proxy for the clients of gRPC of several brokers, if the settings want a port for them; returns
+    the part of the ready line. Raises ConfigError."""
+    wanted = str(config.plugins.get(_GRPC, {}).get("listen", "none"))
+    if wanted == "none":
+        return ""
+    try:
+        address = Address.parse(proxy.DEFAULT_LISTEN if wanted == "auto" else wanted)
+    except ValueError as error:
+        raise ConfigError(f"plugins.grpc.listen: {error}") from error
+    server: Server = registry.chosen("servers", proxy.ROLE)
+
+    async def start(where: Address) -> ServerHandle:
+        listen = listen_on(registry, [where], server.name)
+        handle: ServerHandle = await nursery.start(server.run, config, registry, listen)
+        return handle
+
+    try:
+        handle = await start(address)
+    except ConfigError as error:
+        if wanted != "auto":
+            raise ConfigError(f"gRPC: {error}; choose one with --grpc HOST:PORT") from error
+        _log.warning("gRPC: %s is taken, a free port is used instead", address)
+        handle = await start(Address(address.scheme, address.host, 0))
+    return f" {_GRPC}={handle.addresses[0]}"
 
 
 def _doors(registry: Registry) -> str:

@@ -309,6 +309,7 @@ class BlockingGroupAdmin(Face[GroupAdmin]):
     """`GroupAdmin` for threads: every method takes the same arguments and raises the same."""
 
     configs = derived(GroupAdmin.configs)
+    config = derived(GroupAdmin.config)
     consuming = derived(GroupAdmin.consuming)
     progress = derived(GroupAdmin.progress)
     behind = derived(GroupAdmin.behind)

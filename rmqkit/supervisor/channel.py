@@ -1,4 +1,4 @@
-"""Messages between a parent and its broker processes: JSON, one message per line, over a socket pair."""
+"""Messages between a parent and its processes: JSON, one message per line, over a socket pair."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from rmqkit.config import Config
 _READ_BYTES = 65_536
 
 
+class Role(msgspec.Struct, frozen=True):
+    """A role besides the broker's: its name (`rmqkit.plugin.server`), and where its server listens."""
+
+    name: str
+    listen: str
+
+
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """First message of the parent: run this broker. TOML dates under keys that only plugins know arrive as
-    text."""
+    """First message of the parent: run this broker, or the server of another role. TOML dates under keys
+    that only plugins know arrive as text."""
 
     config: Config
+    role: Role | None = None
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

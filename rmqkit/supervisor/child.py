@@ -18,7 +18,9 @@ from rmqkit.cli import running
 from rmqkit.config import Config
 from rmqkit.log_lines import start_logging
 from rmqkit.plugin import loader
-from rmqkit.supervisor.channel import Channel, Cut, Failed, Ready, Start
+from rmqkit.plugin.address import Address
+from rmqkit.plugin.server import ServerHandle
+from rmqkit.supervisor.channel import Channel, Cut, Failed, Ready, Role, Start
 from rmqkit.supervisor.plan import label
 from rmqkit.toolkit import output
 
@@ -49,7 +51,7 @@ async def _main(end: socket.socket) -> int:
     start_logging(None, None, label(first.config))
     running.tune()
     try:
-        await running.until_signal(partial(serve, first.config, channel))
+        await running.until_signal(partial(serve, first.config, channel, first.role))
     except Exception as error:  # noqa: BLE001 - reported to the parent, and logged when it indicates a defect
         told = output.fault_lines(error)
         if told is None:
@@ -60,19 +62,23 @@ async def _main(end: socket.socket) -> int:
     return 0
 
 
-async def serve(config: Config, channel: Channel, stop: trio.Event) -> None:
-    """Run the broker until `stop` is set or the parent requests the stop or ends. When cancelled, connections
-    are closed, then tables and store."""
+async def serve(config: Config, channel: Channel, role: Role | None, stop: trio.Event) -> None:
+    """Run the broker, or the server of another role, until `stop` is set or the parent requests the stop or
+    ends. When cancelled, connections are closed, then tables and store."""
     registry = loader.load(config)
     serving = trio.Event()
 
-    async def ready(broker: RunningBroker) -> None:
+    async def ready(server: RunningBroker | ServerHandle) -> None:
         serving.set()
-        await channel.send(Ready(str(broker.address)))
+        address = server.address if isinstance(server, RunningBroker) else server.addresses[0]
+        await channel.send(Ready(str(address)))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_obey, channel, stop, serving, nursery.cancel_scope)
-        await running.broker_until(stop, config, registry, ready)
+        if role is not None:
+            await running.role_until(stop, config, registry, role.name, Address.parse(role.listen), ready)
+        else:
+            await running.broker_until(stop, config, registry, ready)
         nursery.cancel_scope.cancel()
 
 

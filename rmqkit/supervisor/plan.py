@@ -153,21 +153,13 @@ def _one_of(config: Config, kinds: Kinds, name: str, port: int, above: int) -> C
     )
     ports = {key: port for key, port in _owned_ports(config, kinds).items() if port}
     texts = {key: str(port + above) for key, port in ports.items()}
-    return _door_above(with_texts(placed, texts, dict.fromkeys(texts, "command line"), kinds), above)
+    return _without_door(with_texts(placed, texts, dict.fromkeys(texts, "command line"), kinds))
 
 
-def _door_above(config: Config, above: int) -> Config:
-    """Settings with a higher port for clients of gRPC, if the settings name one."""
-    listen = str(config.plugins.get("grpc", {}).get("listen", ""))
-    try:
-        address = Address.parse(listen)
-    except ValueError:
-        # No address: a word of the plugin, which needs no other port, or a fault, which it will name.
-        return config
-    if not address.port or not above:
-        return config
-    moved = str(evolve(address, port=address.port + above))
-    return with_tables(config, {"grpc": {"listen": moved}}, config.sources["plugins.grpc.listen"])
+def _without_door(config: Config) -> Config:
+    """Settings without a port of the broker's own for clients of gRPC: those of several brokers go by a
+    proxy."""
+    return with_tables(config, {"grpc": {"listen": "none"}}, "command line")
 
 
 def _owned_ports(config: Config, kinds: Kinds) -> dict[str, int]:

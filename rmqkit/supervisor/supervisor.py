@@ -17,7 +17,7 @@ from attrs import Factory, define, frozen
 from rmqkit.config import Config, with_values
 from rmqkit.errors import BrokerProcessFailed, ConfigError, RmqError
 from rmqkit.plugin.transport import Address
-from rmqkit.supervisor.channel import Cut, Failed, Message, Ready, Start, Stop
+from rmqkit.supervisor.channel import Cut, Failed, Message, Ready, Role, Start, Stop
 from rmqkit.supervisor.plan import label
 
 _log = logging.getLogger(__name__)
@@ -71,9 +71,15 @@ class Restarts:
 
 
 async def supervise(
-    brokers: Sequence[Config], stop: trio.Event, ready: Callable[[list[str]], None], *, launch: Launch
+    brokers: Sequence[Config],
+    stop: trio.Event,
+    ready: Callable[[list[str]], None],
+    *,
+    launch: Launch,
+    role: Role | None = None,
 ) -> None:
-    """Run the brokers until `stop` is set, then stop them gracefully and wait for them.
+    """Run the brokers, or the servers of another role, until `stop` is set, then stop them gracefully and
+    wait for them.
 
     `ready` is called once, with their addresses in order, when all brokers serve and have registered. Raises
     ConfigError or BrokerProcessFailed when a broker cannot start, dies repeatedly, or does not stop cleanly;
@@ -86,7 +92,7 @@ async def supervise(
         failures.append(error)
         stop.set()
 
-    keepers = [_Keeper(config, launch, stop, failed) for config in brokers]
+    keepers = [_Keeper(config, role, launch, stop, failed) for config in brokers]
     async with trio.open_nursery() as nursery:
         for keeper in keepers:
             nursery.start_soon(keeper.run)
@@ -113,11 +119,17 @@ class _Keeper:
     failed."""
 
     def __init__(
-        self, config: Config, launch: Launch, stop: trio.Event, failed: Callable[[RmqError], None]
+        self,
+        config: Config,
+        role: Role | None,
+        launch: Launch,
+        stop: trio.Event,
+        failed: Callable[[RmqError], None],
     ) -> None:
         self.settled = trio.Event()
         self.address = ""
         self._config = config
+        self._role = role
         self._name = label(config)
         self._launch = launch
         self._stop = stop
@@ -179,7 +191,7 @@ class _Keeper:
         return _End(code, said.failed, served_ms, _why(process.pid, code, said.failed))
 
     async def _talk(self, process: Process, said: _Said) -> None:
-        await process.tell(Start(self._config))
+        await process.tell(Start(self._config, self._role))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._pass_stop_on, process)
             while (message := await process.hear()) is not None:

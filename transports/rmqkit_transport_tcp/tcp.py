@@ -20,6 +20,7 @@ from rmqkit.toolkit.sockets import BACKLOG, ListeningSocket, SocketStream, accep
 from rmqkit_transport_tcp.contexts import server_context
 from rmqkit_transport_tcp.handshakes import HandshakeTurns
 from rmqkit_transport_tcp.secure import TlsSniffingStream
+from rmqkit_transport_tcp.settings import PLUGIN, TcpSettings
 
 
 class TcpListener(trio.abc.Listener[ServerStream]):
@@ -79,13 +80,14 @@ class TcpTransport(Transport):
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._reuse_port = config.plugin_settings(PLUGIN, TcpSettings).reuse_port
 
     async def listen(
         self, address: Address, alpn: Sequence[str] = ()
     ) -> Sequence[trio.abc.Listener[ServerStream]]:
         mode = effective_mode(self._config)
         if mode == DISABLED:
-            return [TcpListener(await bound_socket(address))]
+            return [TcpListener(await bound_socket(address, reuse_port=self._reuse_port))]
         return [await secure_listener(address, self._config, alpn, plain=mode == PERMISSIVE)]
 
     async def connect(self, address: Address, timeout_ms: int) -> anyio.abc.ByteStream:
@@ -102,7 +104,8 @@ async def secure_listener(
 ) -> SecureListener:
     """Listen at an address, by TLS and with `plain` also without. Raises OSError, and ConfigError for the
     files given by the settings."""
-    sock = await bound_socket(address)
+    reuse_port = config.plugin_settings(PLUGIN, TcpSettings).reuse_port
+    sock = await bound_socket(address, reuse_port=reuse_port)
     try:
         return SecureListener(
             sock,
@@ -115,8 +118,9 @@ async def secure_listener(
         raise
 
 
-async def bound_socket(address: Address) -> ListeningSocket:
-    """A listening socket at the first address of the host. Raises OSError."""
+async def bound_socket(address: Address, *, reuse_port: bool = False) -> ListeningSocket:
+    """A listening socket at the first address of the host; with `reuse_port` one of several. Raises
+    OSError."""
     found = await trio.socket.getaddrinfo(
         address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -124,6 +128,8 @@ async def bound_socket(address: Address) -> ListeningSocket:
     sock = trio.socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         await sock.bind(target)
         sock.listen(BACKLOG)
     except BaseException:

@@ -33,7 +33,7 @@ async def running_child(config: Config) -> AsyncIterator[tuple[Channel, trio.Eve
     ended = trio.Event()
 
     async def run() -> None:
-        await child.serve(config, theirs, trio.Event())
+        await child.serve(config, theirs, None, trio.Event())
         await theirs.aclose()
         ended.set()
 
