@@ -29,11 +29,11 @@ from typing import Any
 import trio
 
 from benchmarks.code import code, tell_code
-from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
 from rmqkit.plugin.store import ReadLimits
+from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit_flush.policies import AsyncFlush
 from rmqkit_store_mmap.store import MmapStore
 

@@ -21,11 +21,11 @@ import trio
 from benchmarks.code import tell_code
 from rmqkit import config as settings
 from rmqkit.broker.run.assemble import make_store
-from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit.model.message import PutMessage
 from rmqkit.plugin import loader
 from rmqkit.plugin.flush import Level
 from rmqkit.plugin.store import MessageStore, ReadLimits
+from rmqkit.toolkit.system_clock import SystemClock
 
 STORES = ("mmap", "lmdb")
 BODY = bytes(range(256)) * 4

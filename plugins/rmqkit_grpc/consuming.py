@@ -48,6 +48,8 @@ _Assigned = V2.messages["QueryAssignmentResponse"]
 _ALL_QUEUES = -1
 _NEW_GROUPS_BEGIN_AT_THE_END = 1
 _DEAD_LETTER = -1
+#: Of a group without settings (Java: SubscriptionGroupConfig.retryMaxTimes and the first one).
+_MAX_TRIES = 17
 #: What is left of the deadline of a receive for the way back.
 _RESERVE_MS = 500
 _MAX_ACKS = 1_024
@@ -101,6 +103,12 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
         # The broker compares the hashes of tags; what only looks alike is finished here.
         yield [_ack(exchange, group, topic, handle) for handle in others]
     wanted = [(handle, stored) for handle, stored in found if _is_wanted(subscription, stored)]
+    tries = _MAX_TRIES if config is None else config.retry_max_times + 1
+    if any(stored.reconsume_times >= tries for _, stored in wanted):
+        # Brokers of rmqkit have done this before.
+        spent = [each for each in wanted if each[1].reconsume_times >= tries]
+        yield from _give_up(exchange, group, topic, spent)
+        wanted = [each for each in wanted if each[1].reconsume_times < tries]
     if not wanted:
         raise Refusal(Code.MESSAGE_NOT_FOUND, "no message came in time")
     answers, delivery = [_Received(status=ok())], Delivery(asked.message_queue.topic)
@@ -112,6 +120,37 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
         message.system_properties.receipt_handle = text_of(handle, stored.physical_offset)
         answers.append(_Received(message=message))
     return answers
+
+
+def _give_up(
+    exchange: Exchange, group: str, topic: str, found: Sequence[tuple[Receipt, StoredMessage]]
+) -> Steps:
+    """Put messages that were tried as often as their group permits into its dead letters. What cannot be put
+    there comes again later."""
+    moved = yield [
+        _put_aside(
+            exchange, group, topic, handle, stored.physical_offset, stored.properties.get(props.UNIQ_KEY, "")
+        )
+        for handle, stored in found
+    ]
+    done = [handle for (handle, _), answer in zip(found, moved, strict=True) if not answer.code]
+    yield [_ack(exchange, group, topic, handle) for handle in done]
+
+
+def _put_aside(
+    exchange: Exchange, group: str, topic: str, handle: Receipt, log_offset: int, message_id: str
+) -> Command:
+    """The request that puts a message into the dead letters of its group."""
+    header = ConsumerSendMsgBackRequestHeader(
+        offset=log_offset,
+        group=group,
+        delay_level=_DEAD_LETTER,
+        origin_msg_id=message_id,
+        origin_topic=handle.topic(topic, group),
+        max_reconsume_times=0,
+        bname=handle.broker_name,
+    )
+    return exchange.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
 
 def _delivered(popped: Command, broker: str) -> list[tuple[Receipt, StoredMessage]]:
@@ -298,16 +337,7 @@ def forward(exchange: Exchange, asked: Any) -> Steps:
             Code.INVALID_RECEIPT_HANDLE,
             "the handle does not say where the message is: give that of the receive",
         )
-    header = ConsumerSendMsgBackRequestHeader(
-        offset=log_offset,
-        group=group,
-        delay_level=_DEAD_LETTER,
-        origin_msg_id=asked.message_id,
-        origin_topic=handle.topic(topic, group),
-        max_reconsume_times=0,
-        bname=handle.broker_name,
-    )
-    (moved,) = yield [exchange.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)]
+    (moved,) = yield [_put_aside(exchange, group, topic, handle, log_offset, asked.message_id)]
     checked(moved)
     (acked,) = yield [_ack(exchange, group, topic, handle)]
     exchange.session.leases.forget(group, topic, handle)

@@ -366,7 +366,27 @@ def _tries(condition: Callable[[], bool]) -> Iterator[bool]:
 
 @contextmanager
 def rmqkit_serve(home: Path, *, arguments: Sequence[str] = ()) -> Iterator[Server]:
-    """`rmqkit serve` of this interpreter's environment: name server and broker in one process.
+    """`rmqkit serve`: name server and broker in one process, by default, ended as `_rmqkit` says."""
+    namesrv, broker = f"{LOOPBACK}:{free_port()}", f"{LOOPBACK}:{free_broker_port()}"
+    data = str(home / "data")
+    words = ["serve", "--data", data, "--namesrv", namesrv, "--broker", broker, *arguments]
+    with _rmqkit(home, words) as (program, where):
+        yield Server("rmqkit", namesrv, broker, [program], where.get("grpc", ""))
+
+
+@contextmanager
+def rmqkit_proxy(home: Path, behind: Server) -> Iterator[Server]:
+    """`rmqkit proxy` before the brokers of a name server, for gRPC clients."""
+    words = ["proxy", "--namesrv", behind.namesrv, "--grpc", f"{LOOPBACK}:0"]
+    with _rmqkit(home, words) as (program, where):
+        yield Server(
+            "rmqkit-proxy", behind.namesrv, behind.broker, [*behind.programs, program], where["grpc"]
+        )
+
+
+@contextmanager
+def _rmqkit(home: Path, words: Sequence[str]) -> Iterator[tuple[Program, Mapping[str, str]]]:
+    """A server of this interpreter's environment, and the values of its ready line.
 
     SIGTERM must end it with exit code 0, and its log must contain no traceback.
     """
@@ -376,22 +396,10 @@ def rmqkit_serve(home: Path, *, arguments: Sequence[str] = ()) -> Iterator[Serve
             f"there is no {script.name} beside {Path(sys.executable).name}: install the project into this"
             " environment"
         )
-    namesrv, broker = f"{LOOPBACK}:{free_port()}", f"{LOOPBACK}:{free_broker_port()}"
-    command = [
-        str(script),
-        "serve",
-        "--data",
-        str(home / "data"),
-        "--namesrv",
-        namesrv,
-        "--broker",
-        broker,
-        *arguments,
-    ]
-    log = home / "rmqkit.log"
+    log = home / f"rmqkit-{words[0]}.log"
     with log.open("wb") as errors:
         process = subprocess.Popen(
-            command,
+            [str(script), *words],
             cwd=home,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -409,8 +417,7 @@ def rmqkit_serve(home: Path, *, arguments: Sequence[str] = ()) -> Iterator[Serve
                 yield line.startswith("rmqkit ready")
 
         program.await_or_die("the line `rmqkit ready`", ready())
-        where = dict(word.split("=", 1) for word in said[0].split() if "=" in word)
-        yield Server("rmqkit", namesrv, broker, [program], where.get("grpc", ""))
+        yield program, dict(word.split("=", 1) for word in said[0].split() if "=" in word)
     finally:
         code = program.stop()
         if process.stdout is not None:

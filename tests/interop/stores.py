@@ -22,7 +22,6 @@ from typing import Any
 
 import trio
 
-from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit.config import Config, load
 from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage, StoredMessage
@@ -32,6 +31,7 @@ from rmqkit.protocol.message_id import pack_host
 from rmqkit.protocol.record import unpack, unpack_all
 from rmqkit.protocol.tags import java_hash
 from rmqkit.testing.store import FlushWhenWanted, as_keys, message, running
+from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit_store_mmap.store import MmapStore
 from tests.interop.builds import java_store, tool
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit.testing.store import FlushWhenWanted, running
+from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit_store_mmap.store import MmapStore
 from tests.interop import stores
 from tests.interop.builds import JAVA_STORE_VERSIONS, BuildError

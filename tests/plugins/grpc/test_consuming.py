@@ -289,6 +289,18 @@ async def test_dead_letters(tmp_path: Path) -> None:
         assert answer.status.code == CODES["INVALID_RECEIPT_HANDLE"]
 
 
+async def test_a_message_that_was_tried_too_often(tmp_path: Path) -> None:
+    """It goes to the dead letters instead of its client, as brokers leave that to whoever receives from
+    them."""
+    async with running_broker(tmp_path) as running, connected(running) as client:
+        await begun(running, client, retry_max_times=1)
+        await send(client, "spent", delivery_attempt=3)
+        await send(client, "good", delivery_attempt=2)
+        code, messages = await received(client, receiving(poll_ms=1_000))
+        assert (code, [each.body for each in messages]) == (CODES["OK"], [b"good"])
+        assert [each.body for each in stored(running, dlq_topic(GROUP))] == [b"spent"]
+
+
 async def test_messages_of_a_group_in_order(tmp_path: Path) -> None:
     """A group that consumes in order gets nothing behind a message that is not finished."""
     async with running_broker(tmp_path) as running, connected(running) as client:
