@@ -25,5 +25,6 @@ Its modules build on the interfaces of `rmqkit.plugin`:
     set_aside         puts aside what a service cannot read or deliver
     signing           signs the requests of a client, or of a server to another one
     sockets           accepted sockets of the operating system, for transports
+    system_clock      wall-clock time outside tests
     unsaved           waits for topics and groups that are being created
 """

@@ -79,6 +79,7 @@ from tests.plugins.filter import test_sql92 as sql92
 from tests.plugins.filter import test_tag as tags
 from tests.plugins.filter.index import test_filters as filter_index
 from tests.plugins.grpc import test_protocol as grpc_protocol
+from tests.plugins.grpc import test_proxy as grpc_proxy
 from tests.plugins.ha import test_group as electing
 from tests.plugins.transaction.state_table import test_follower as state_follower
 from tests.stores.lmdb import test_store as test_lmdb
@@ -449,6 +450,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("service", "transaction"): (None, "TestTransaction"),
     ("server", "filter-server"): (plugins, "TestFilterServer"),
     ("server", "namesrv"): (plugins, "TestNameServer"),
+    ("server", "proxy"): (grpc_proxy, "TestProxy"),
     ("send message hook", "audit"): (hooks, "TestSendAudit"),
     ("send message hook", "message-type"): (hooks, "TestCheckSends"),
     ("send message hook", "metrics"): (hooks, "TestSendMetrics"),

@@ -236,7 +236,7 @@ async def test_a_broker_that_has_stopped(tmp_path: Path) -> None:
     async with proxied(tmp_path) as (brokers, client):
         await client.settle(producing("T"))
         brokers[B].stop.set()
-        statuses = set()
+        statuses: set[int] = set()
         with trio.fail_after(PATIENCE_S):
             while len(statuses) < 2:
                 statuses.add((await client.call("SendMessage", sending(message("T")))).status.code)

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.config import Config
+from rmqkit.config import Config, load
 from rmqkit.errors import ConfigError, PluginError
 from rmqkit.plugin import loader
 from rmqkit.plugin.listen import bind
@@ -205,3 +205,16 @@ async def test_an_unknown_scheme_names_those_there_are() -> None:
     """The error is a PluginError."""
     with pytest.raises(PluginError, match=r"'carrier-pigeon'.*tcp"):
         await bind(loader.load(Config()), [Address("carrier-pigeon", "127.0.0.1", 0)])
+
+
+async def test_processes_that_share_a_port() -> None:
+    """With `reusePort` several listen at one port; without, the second is refused."""
+    shared = TcpTransport(load(environ={}, flags={"plugins.tcp.reusePort": True}))
+    (one,) = await shared.listen(ANY)
+    where = shared.bound_address(one)
+    (other,) = await shared.listen(where)
+    with pytest.raises(OSError, match="in use"):
+        await TcpTransport(Config()).listen(where)
+    assert shared.bound_address(other) == where
+    for each in (one, other):
+        await each.aclose()
