@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -54,11 +54,13 @@ FREE_PORTS = ["--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0"]
 
 
 @contextmanager
-def serving(words: list[str], directory: Path) -> Iterator[dict[str, str]]:
-    """Run `rmqkit serve` with further words; what its ready line says. It must end by itself when it is
-    told to stop."""
+def serving(
+    words: list[str], directory: Path, verb: str = "serve", ports: Sequence[str] = FREE_PORTS
+) -> Iterator[dict[str, str]]:
+    """Run a server with further words; what its ready line says. It must end by itself when it is told to
+    stop."""
     with subprocess.Popen(
-        [str(BIN / "rmqkit"), "serve", *words, *FREE_PORTS],
+        [str(BIN / "rmqkit"), verb, *words, *ports],
         cwd=directory,
         text=True,
         stdout=subprocess.PIPE,
@@ -131,6 +133,11 @@ def test_shell_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -
                 continue
             with serving(words[2:], tmp_path) as ready:
                 assert ready["namesrv"], where
+            continue
+        if words[:2] == ["rmqkit", "proxy"]:
+            ports = ["--namesrv", namesrv, "--grpc", "127.0.0.1:0"]
+            with serving(words[2:], tmp_path, "proxy", ports) as ready:
+                assert ready["grpc"], where
             continue
         if words[0] == "make":
             assert words[1] in targets, where

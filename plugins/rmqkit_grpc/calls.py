@@ -20,6 +20,7 @@ from rmqkit_grpc.http2 import Http2
 from rmqkit_grpc.messages import Code
 from rmqkit_grpc.methods import METHODS, OWN, Kind, Method
 from rmqkit_grpc.session import Exchange, Session, Steps
+from rmqkit_grpc.relaying import reconnection
 from rmqkit_grpc.statuses import Refusal, code_of
 
 _log = limited_logger(__name__)
@@ -181,8 +182,12 @@ class Calls:
             self._fail(call, error)
 
     def drain(self) -> None:
-        """Begin no more calls, and end those that wait for long."""
+        """Begin no more calls, and end those that wait for long. Clients that listen are told to connect
+        again, elsewhere where there is another server."""
         self.is_draining = True
+        for call in list(self._calls.values()):
+            if call.exchange.session.telemetry == call.stream:
+                self.tell(call.stream, reconnection())
         for call in list(self._calls.values()):
             if call.method.is_held or call.method.kind is Kind.STREAM or not call.steps:
                 self._fail(call, _STOPPING)

@@ -5,6 +5,7 @@ clients."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ _Telemetry = V2.messages["TelemetryCommand"]
 _Resource = V2.messages["Resource"]
 #: Codes of a client for a message that it has tried (Java: CMResult).
 _RESULTS = {Code.OK: "CR_SUCCESS", Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER"}
+_nonces = count()
 _OTHERWISE = "CR_THROW_EXCEPTION"
 
 
@@ -29,6 +31,13 @@ def asked_of(session: Session, command: Command) -> Any:
     Raises DecodeError, HeaderError."""
     make = _QUESTIONS.get(command.code)
     return None if make is None else make(session, command)
+
+
+def reconnection() -> Any:
+    """The command of a server that stops: close the connection, and dial again."""
+    command = _Telemetry()
+    command.reconnect_endpoints_command.nonce = f"{next(_nonces)}"
+    return command
 
 
 def _thread_dump(session: Session, command: Command) -> Any:

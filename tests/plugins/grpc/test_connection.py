@@ -218,13 +218,16 @@ async def test_a_fault_of_the_server(
 
 
 async def test_a_broker_that_stops(tmp_path: Path) -> None:
-    """Streams end with UNAVAILABLE, the client is told that the server goes, and the connection closes."""
+    """Clients that listen are told to dial again, streams end with UNAVAILABLE, the client is told that the
+    server goes, and the connection closes."""
     async with trio.open_nursery() as nursery:
         async with running_broker(tmp_path) as running, connected(running) as client:
             stream, _ = await client.settle(producing("T"))
             running.stop.set()
             reply = await client.until_ended(stream)
             assert reply.status == GrpcStatus.UNAVAILABLE
+            said = M["TelemetryCommand"].FromString(reply.data[-1])
+            assert said.reconnect_endpoints_command.nonce
             assert await client.ends()
             assert client.went_away
         nursery.cancel_scope.cancel()
