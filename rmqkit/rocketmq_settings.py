@@ -173,7 +173,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         "sockets and buffers are the system's and Python's": (
             """
             serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads
-            serverOnewaySemaphoreValue serverAsyncSemaphoreValue serverChannelMaxIdleTimeSeconds
+            serverOnewaySemaphoreValue serverAsyncSemaphoreValue
             serverSocketSndBufSize serverSocketRcvBufSize writeBufferHighWaterMark writeBufferLowWaterMark
             serverSocketBacklog serverNettyWorkerGroupEnable serverPooledByteBufAllocatorEnable
             enableShutdownGracefully shutdownWaitTimeSeconds useEpollNativeSelector clientWorkerThreads

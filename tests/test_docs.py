@@ -131,7 +131,8 @@ def test_shell_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -
             if NEEDS_ETCD in words:
                 assert whole_parser().parse_args(words[1:]).failover, where
                 continue
-            with serving(words[2:], tmp_path) as ready:
+            ports = [] if "--control" in words else FREE_PORTS
+            with serving(words[2:], tmp_path, ports=ports) as ready:
                 assert ready["namesrv"], where
             continue
         if words[:2] == ["rmqkit", "proxy"]:

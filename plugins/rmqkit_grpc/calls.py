@@ -19,8 +19,8 @@ from rmqkit_grpc.framing import GrpcError, GrpcStatus, MessageReader, framed, pe
 from rmqkit_grpc.http2 import Http2
 from rmqkit_grpc.messages import Code
 from rmqkit_grpc.methods import METHODS, OWN, Kind, Method
-from rmqkit_grpc.session import Exchange, Session, Steps
 from rmqkit_grpc.relaying import reconnection
+from rmqkit_grpc.session import Exchange, Session, Steps
 from rmqkit_grpc.statuses import Refusal, code_of
 
 _log = limited_logger(__name__)

@@ -82,6 +82,13 @@ def _count(text: str) -> int:
 
 def _serve_arguments(parser: ArgumentParser) -> None:
     _add_address(parser, "--namesrv", "where the name server listens (default 127.0.0.1:9876)")
+    memory = "keep messages in memory alone, as with --set store=memory"
+    parser.add_argument("--memory", action="store_true", help=memory)
+    control = (
+        "with --memory, for tests: where programs put the clock forward and make faults, by HTTP; the servers"
+        " then have free ports unless they are chosen"
+    )
+    _add_address(parser, "--control", control)
     _add_brokers(parser)
 
 
@@ -114,9 +121,15 @@ def _listen_flags(arguments: Namespace) -> dict[str, object]:
 
 
 def _serve(arguments: Namespace) -> int:
+    if arguments.control is not None:
+        # Imported here so that servers start without it.
+        from rmqkit.cli import controlled
+
+        return controlled.run(arguments)
     namesrv = str(arguments.namesrv) if arguments.namesrv else None
+    flags = _listen_flags(arguments) | ({"store": "memory"} if arguments.memory else {})
     config, registry = options.load_server(
-        arguments, broker=True, name_server=True, namesrvListen=namesrv, **_listen_flags(arguments)
+        arguments, broker=True, name_server=True, namesrvListen=namesrv, **flags
     )
     config = _with_door(_without_variable(config), registry)
     if effective_mode(config) == ENFORCING and not config.tls_enable:

@@ -88,6 +88,7 @@ class Config(
     # Timers.
     flush_consumer_offset_interval: Live[IntervalMs] = 5_000
     channel_expired_timeout: Live[IntervalMs] = 120_000
+    server_channel_max_idle_time_seconds: Annotated[int, msgspec.Meta(ge=1, le=30 * 86_400)] = 120
     # Store.
     store: str = "mmap"
     store_path_root_dir: str = "rmqkit-data"

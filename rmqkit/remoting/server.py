@@ -36,12 +36,13 @@ REMOTING_ALONE = PortProtocols()
 class RequestServer:
     """Serves a router on listeners.
 
-    router      request code -> processor
-    rpc_hooks   around the connections and requests that they want to see, in order
-    kind        the server, as hooks name it (`Caller.server`)
-    protocols   what connections may speak
-    on_closed   called when a connection has ended, and for each further peer that it carried
-    name        for log lines
+    router          request code -> processor
+    rpc_hooks       around the connections and requests that they want to see, in order
+    kind            the server, as hooks name it (`Caller.server`)
+    protocols       what connections may speak
+    on_closed       called when a connection has ended, and for each further peer that it carried
+    name            for log lines
+    idle_timeout_s  a connection over which nothing moves for so long is closed
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class RequestServer:
         protocols: PortProtocols = REMOTING_ALONE,
         on_closed: Callable[[Peer], None] | None = None,
         name: str = "server",
+        idle_timeout_s: float = IDLE_TIMEOUT_MS / 1000,
     ) -> None:
         self.peers: set[ServedPeer] = set()
         given = Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("connected", "before", "after"))
@@ -63,6 +65,7 @@ class RequestServer:
             name, kind, Admission(entries), hooks, self._loop.handle, protocols, on_closed
         )
         self._name = name
+        self._idle_timeout_s = idle_timeout_s
         self._accepting = trio.CancelScope()
         self._draining = False
         #: When a lack of file descriptors was last reported; under load there would be a line for each
@@ -201,16 +204,16 @@ class RequestServer:
                 self.context.on_closed(peer)
 
     async def _housekeeping(self) -> None:
-        """Close connections over which nothing has moved for IDLE_TIMEOUT_MS (Java: IdleStateHandler)."""
+        """Close connections over which nothing has moved for so long (Java: IdleStateHandler)."""
         while True:
             await trio.sleep(_HOUSEKEEPING_MS / 1000)
-            limit = trio.current_time() - IDLE_TIMEOUT_MS / 1000
+            limit = trio.current_time() - self._idle_timeout_s
             for peer in [peer for peer in self.peers if peer.core.last_moved < limit]:
                 _log.info(
                     "%s: connection from %s idle for %s s, closed",
                     self._name,
                     peer.remote_text,
-                    IDLE_TIMEOUT_MS // 1000,
+                    int(self._idle_timeout_s),
                 )
                 peer.close()
                 await self.context.leaving.wait()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from rmqkit.config import Config
+from rmqkit.limits import IDLE_TIMEOUT_MS
 from rmqkit.plugin.address import Address, Connect
 from rmqkit.plugin.listen import Listener, bind
 from rmqkit.plugin.protocols import WireProtocol, check_prefixes
@@ -69,6 +70,7 @@ async def listen(
     name: str,
     on_closed: Callable[[Peer], None] | None = None,
     protocol: WireProtocol | None = None,
+    idle_timeout_s: float = IDLE_TIMEOUT_MS / 1000,
 ) -> ServedAddresses:
     """Listen on all addresses or none, for `protocol` alone or for what the server's ports take. Raises
     ConfigError, PluginError."""
@@ -77,7 +79,13 @@ async def listen(
     protocols = port_protocols(registry, kind, protocol)
     bound, where = await bind(registry, addresses, protocols.alpn)
     server = RequestServer(
-        router, rpc_hooks=registry.rpc_hooks, kind=kind, protocols=protocols, on_closed=on_closed, name=name
+        router,
+        rpc_hooks=registry.rpc_hooks,
+        kind=kind,
+        protocols=protocols,
+        on_closed=on_closed,
+        name=name,
+        idle_timeout_s=idle_timeout_s,
     )
     return ServedAddresses(server, bound, where)
 

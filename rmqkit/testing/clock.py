@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,7 +11,11 @@ from unittest import mock
 
 import anyio.to_thread
 import trio
+import trio.abc
 import trio.testing
+
+#: Steps of a clock that is put forward: short ones, but not more than these.
+_STEP_S, _MAX_STEPS = 1.0, 1_000
 
 
 class FakeClock:
@@ -25,6 +30,35 @@ class FakeClock:
     def advance(self, ms: int) -> None:
         """Move the clock; a negative number sets it back."""
         self._now_ms += ms
+
+
+class SettableClock(trio.abc.Clock):
+    """A clock for `trio.run` that goes like others, and can be put forward: what waits for a time that has
+    come then goes on."""
+
+    def __init__(self) -> None:
+        self._ahead_s = 0.0
+
+    def start_clock(self) -> None:
+        """It goes already."""
+
+    def current_time(self) -> float:
+        return time.perf_counter() + self._ahead_s
+
+    def deadline_to_sleep_time(self, deadline: float) -> float:
+        return deadline - self.current_time()
+
+    async def advance(self, ms: int) -> None:
+        """Put the clock forward, in steps, each of which waits until the loop has done what was due. Raises
+        ValueError for a negative number. When cancelled, it stays where it has come."""
+        if ms < 0:
+            raise ValueError(f"{ms} ms: the clock goes forward alone")
+        step_s = max(_STEP_S, ms / 1_000 / _MAX_STEPS)
+        left_s = ms / 1_000
+        while left_s > 0:
+            self._ahead_s += min(step_s, left_s)
+            left_s -= step_s
+            await trio.testing.wait_all_tasks_blocked()
 
 
 class LoopClock:

@@ -35,8 +35,9 @@ from rmqkit.remoting.dial import TCP
 from rmqkit.testing import faults
 from rmqkit.testing.broker import refuse_asyncio, scheme_keys, serving_broker, serving_namesrv, test_config
 from rmqkit.testing.choice import chosen
-from rmqkit.testing.clock import LoopClock, threads_hold_the_clock
+from rmqkit.testing.clock import LoopClock, SettableClock, threads_hold_the_clock
 from rmqkit.testing.faults import NAME_SERVER, Fault, FaultPlugin, Faults, Strike, WhichRequests
+from rmqkit.toolkit.system_clock import SystemClock
 
 MEMORY = "memory"
 #: Stores that lose their messages when a broker stops.
@@ -54,6 +55,7 @@ class SetupKeywords(TypedDict, total=False):
     transport: str | None
     settings: Mapping[str, Any]
     plugins: Iterable[tuple[str, object]]
+    addresses: Mapping[str, str]
 
 
 @frozen
@@ -65,6 +67,7 @@ class Setup:
     transport  scheme of all servers; default tcp, or `memory` where the trio clock is a MockClock
     settings   of brokers and name server, keys as in broker.conf
     plugins    (name, plugin) pairs in addition to the installed plugins
+    addresses  of servers by name, `host:port`; others have free ports
     """
 
     brokers: int = field(default=1)
@@ -72,6 +75,7 @@ class Setup:
     transport: str | None = None
     settings: Mapping[str, Any] = field(factory=dict)
     plugins: Iterable[tuple[str, object]] = ()
+    addresses: Mapping[str, str] = field(factory=dict)
 
     @brokers.validator
     def _check_brokers(self, _attribute: object, value: object) -> None:
@@ -199,7 +203,8 @@ class RocketMQ(_Servers):
     def __init__(
         self, setup: Setup, transport: str, directory: Path, nursery: trio.Nursery, clock: Clock | None
     ) -> None:
-        super().__init__(setup, transport, Faults(), {})
+        wanted = {name: Address.parse(text) for name, text in setup.addresses.items()}
+        super().__init__(setup, transport, Faults(), wanted)
         self._clock = clock
         self._directory = directory
         self._nursery = nursery
@@ -208,6 +213,10 @@ class RocketMQ(_Servers):
         self._servers = {NAME_SERVER: _Server(self._serve_namesrv)} | {
             name: _Server(partial(self._serve_broker, name)) for name in self.brokers
         }
+
+    def now_ms(self) -> int:
+        """The time of the servers, in ms since 1970."""
+        return (self._clock or SystemClock()).now_ms()
 
     def client(self, **settings: Unpack[ClientKeywords]) -> Client:
         """A client of these servers, to be opened with `async with`. The keywords are those of `Client`. Its
@@ -426,7 +435,8 @@ async def rocketmq_in_loop(
     directory  storage of the brokers, default a temporary directory
 
     The keywords are those of `Setup`. With trio's MockClock the servers use its time, and the clock does not
-    jump while a thread works. Raises ConfigError for wrong settings, RuntimeError under asyncio.
+    jump while a thread works; with `rmqkit.testing.clock.SettableClock` they use that. Raises ConfigError for
+    wrong settings, RuntimeError under asyncio.
     """
     refuse_asyncio()
     wanted = Setup(**setup)
@@ -438,13 +448,20 @@ async def rocketmq_in_loop(
             stack.enter_context(threads_hold_the_clock(clock))
         transport = wanted.transport or (MEMORY if jumping else TCP)
         async with trio.open_nursery() as nursery:
-            servers = RocketMQ(wanted, transport, place, nursery, LoopClock() if jumping else None)
+            servers = RocketMQ(wanted, transport, place, nursery, _clock_of(clock))
             try:
                 await servers.start_all()
                 yield servers
             finally:
                 with trio.CancelScope(shield=True):
                     await servers.stop_all()
+
+
+def _clock_of(clock: trio.abc.Clock) -> Clock | None:
+    """The servers' clock where that of the loop is not an ordinary one."""
+    if isinstance(clock, SettableClock):
+        return LoopClock(SystemClock().now_ms())
+    return LoopClock() if isinstance(clock, trio.testing.MockClock) else None
 
 
 @contextmanager

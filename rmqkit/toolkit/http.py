@@ -1,5 +1,5 @@
-"""A small HTTP/1.1 server: GET and HEAD for a few paths. Bodies are sent in pieces as they are produced (h11
-implements the protocol), for the pages of plugins.
+"""A small HTTP/1.1 server: GET and HEAD for a few paths, and POST for actions. Bodies are sent in pieces as
+they are produced (h11 implements the protocol), for the pages of plugins.
 
 Clients that are slow keep no place from others: when all places are taken, a new connection gets that of the
 client that has been waited for longest. Clients that ask at the same time get the same production of a page.
@@ -8,7 +8,7 @@ client that has been waited for longest. Clients that ask at the same time get t
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from math import inf
 
@@ -37,6 +37,11 @@ class Page:
 
     content_type: str
     body: Callable[[], AsyncGenerator[str]]
+
+
+#: Does what a POST asks for, with its body, and returns the answer, which is JSON. ValueError says what is
+#: wrong with the request.
+Action = Callable[[bytes], Awaitable[bytes]]
 
 
 class _Production:
@@ -100,13 +105,17 @@ class Responder:
     """`await Responder(name, pages).serve(stream)` for each accepted connection. Raises nothing except
     Cancelled.
 
-    name   who serves, in lines of the log
-    pages  by path
+    name     who serves, in lines of the log
+    pages    by path
+    actions  of POST, by path
     """
 
-    def __init__(self, name: str, pages: Mapping[str, Page]) -> None:
+    def __init__(
+        self, name: str, pages: Mapping[str, Page], actions: Mapping[str, Action] | None = None
+    ) -> None:
         self._name = name
         self._pages = dict(pages)
+        self._actions = dict(actions or {})
         self._open: set[_Connection] = set()
         self._productions: dict[str, list[_Production]] = {path: [] for path in pages}
 
@@ -146,15 +155,19 @@ class Responder:
 
     async def _serve(self, connection: _Connection) -> None:
         while True:
-            request = await connection.request()
-            if request is None:
+            asked = await connection.request()
+            if asked is None:
                 return
-            await self._answer(connection, request)
+            request, body = asked
+            if request.method == b"POST":
+                await self._act(connection, request, body)
+            else:
+                await self._answer(connection, request)
             if not connection.again():
                 return
 
     async def _answer(self, connection: _Connection, request: h11.Request) -> None:
-        path = request.target.partition(b"?")[0].decode("latin-1")
+        path = _path_of(request)
         page = self._pages.get(path)
         if request.method not in (b"GET", b"HEAD"):
             await connection.short(405, "only GET and HEAD", [("Allow", "GET, HEAD")])
@@ -167,6 +180,24 @@ class Responder:
             if request.method == b"GET":
                 await self._send_page(connection, path, page)
             await connection.send(h11.EndOfMessage())
+
+    async def _act(self, connection: _Connection, request: h11.Request, body: bytes) -> None:
+        action = self._actions.get(_path_of(request))
+        if action is None and (not self._actions or _path_of(request) in self._pages):
+            await connection.short(405, "only GET and HEAD", [("Allow", "GET, HEAD")])
+            return
+        if action is None:
+            await connection.short(404, f"there are: {', '.join(sorted(self._actions))}")
+            return
+        try:
+            answer = await action(body)
+        except ValueError as error:
+            await connection.short(400, str(error))
+            return
+        headers = [("Content-Type", "application/json"), ("Content-Length", str(len(answer)))]
+        await connection.send(h11.Response(status_code=200, headers=headers))
+        await connection.send(h11.Data(data=answer))
+        await connection.send(h11.EndOfMessage())
 
     async def _send_page(self, connection: _Connection, path: str, page: Page) -> None:
         productions = self._productions[path]
@@ -198,11 +229,12 @@ class _Connection:
         self._stream = stream
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_REQUEST_BYTES)
 
-    async def request(self) -> h11.Request | None:
-        """The next complete request; None when the peer has closed. Raises ProtocolError after answering it,
-        TooSlowError."""
+    async def request(self) -> tuple[h11.Request, bytes] | None:
+        """The next complete request and its body; None when the peer has closed. Raises ProtocolError after
+        answering it, TooSlowError."""
         with self._waiting():
             request: h11.Request | None = None
+            body = b""
             while True:
                 try:
                     event = self._http.next_event()
@@ -214,8 +246,13 @@ class _Connection:
                     self._http.receive_data(bytes(await self._stream.receive_some(MAX_REQUEST_BYTES)))
                 elif isinstance(event, h11.Request):
                     request = event
+                elif isinstance(event, h11.Data):
+                    body += bytes(event.data)
+                    if len(body) > MAX_REQUEST_BYTES:
+                        await self.short(413, f"at most {MAX_REQUEST_BYTES} bytes are allowed")
+                        return None
                 elif isinstance(event, h11.EndOfMessage):
-                    return request
+                    return None if request is None else (request, body)
                 elif isinstance(event, h11.ConnectionClosed):
                     return None
 
@@ -260,3 +297,7 @@ class _Connection:
                 yield
         finally:
             self.waits_since = outer
+
+
+def _path_of(request: h11.Request) -> str:
+    return request.target.partition(b"?")[0].decode("latin-1")

@@ -10,6 +10,7 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -358,3 +359,36 @@ def test_a_broker_alone_listens_for_grpc_when_told(start: Start) -> None:
     assert "grpc" not in silent.where
     assert _is_open(asked.where["grpc"])
     assert (silent.stop(), asked.stop()) == (0, 0)
+
+
+def test_servers_for_tests_in_other_languages(start: Start, rmqkit: Run) -> None:
+    """--memory keeps nothing; with --control there is a port that tells the time, and puts it forward."""
+    server = start("serve", "--memory", "--control", "127.0.0.1:0", "--brokers", "2")
+    assert server.where["store"] == "memory"
+    assert server.where["name"] == "broker-a,broker-b"
+    assert server.where["grpc"] == server.where["broker"].split(",")[0]
+    control = f"http://{server.where['control']}"
+    with urlopen(f"{control}/clock") as answer:
+        before_ms = json.load(answer)["now_ms"]
+    with urlopen(f"{control}/clock/advance", b'{"ms": 60000}') as answer:
+        assert json.load(answer)["now_ms"] >= before_ms + 60_000
+    assert rmqkit("send", "T", "hello", "--namesrv", server.where["namesrv"]).returncode == 0
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "--memory, which it needs, is missing"),
+        (("--memory", "--data", "somewhere"), "nothing is kept"),
+        (("--memory", "--replicas", "1"), "take --brokers"),
+        (("--memory", "--grpc", "127.0.0.1:0"), "clients of gRPC connect to the broker's port"),
+        (("--memory", "--set", "nothingOfTheKind=1"), "nothingOfTheKind"),
+    ],
+)
+def test_options_that_servers_for_tests_do_not_take(rmqkit: Run, words: tuple[str, ...], said: str) -> None:
+    """One line says why."""
+    ended = rmqkit("serve", "--control", "127.0.0.1:0", *words)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr

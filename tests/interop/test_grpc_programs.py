@@ -1,10 +1,12 @@
-"""The programs of docs/grpc.md in other languages, with RocketMQ's own clients of version 5."""
+"""The programs of docs/grpc.md and docs/testing_programs.md in other languages, with RocketMQ's own clients
+of version 5."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from tests.interop import builds, peers
 
-DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "grpc.md"
+DOCS = Path(__file__).parent.parent.parent / "docs"
 ADDRESS = "127.0.0.1:8081"
 
 
@@ -24,20 +26,21 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[peers.Server]:
         yield server
 
 
-def program(language: str) -> str:
-    """The program of the document in a language."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+def program(language: str, document: str = "grpc.md") -> str:
+    """The program of a document in a language."""
+    text = (DOCS / document).read_text()
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert isinstance(found, str)
-    assert ADDRESS in found
     return found
 
 
-def output(command: list[str], server: peers.Server, **environment: str) -> list[str]:
+def output(command: list[str], server: peers.Server | None = None, **environment: str) -> list[str]:
     """The lines that a program prints, which must succeed."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=120, env=os.environ | environment
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{server.tail()}"
+    log = "" if server is None else server.tail()
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{log}"
     return done.stdout.splitlines()
 
 
@@ -75,3 +78,20 @@ def test_node(door: peers.Server, tmp_path: Path) -> None:
     modules = built("grpc_node")
     command = [builds.tool("node"), str(tmp_path / "orders.js")]
     assert "one coffee" in output(command, door, NODE_PATH=modules, HOME=str(tmp_path))
+
+
+#: Where `rmqkit` is.
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def test_a_test_in_java(tmp_path: Path) -> None:
+    """It starts the server itself, and sees within a second what is due in an hour."""
+    (tmp_path / "Reminders.java").write_text(program("java", "testing_programs.md"))
+    command = [builds.tool("java"), "-cp", built("grpc_java"), str(tmp_path / "Reminders.java")]
+    assert [line for line in output(command, PATH=PATH) if line in ("0", "call back")] == ["0", "call back"]
+
+
+def test_a_test_in_go() -> None:
+    """The same."""
+    binary = built("grpc_go", program("go", "testing_programs.md"))
+    assert "call back" in output([binary], PATH=PATH)

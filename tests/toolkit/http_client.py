@@ -7,11 +7,13 @@ import trio
 
 
 async def exchange(
-    stream: trio.abc.Stream, http: h11.Connection, target: str, method: str = "GET"
+    stream: trio.abc.Stream, http: h11.Connection, target: str, method: str = "GET", sent: bytes = b""
 ) -> tuple[h11.Response, str]:
     """One request on an open connection."""
+    headers = [("Host", "localhost"), ("Content-Length", str(len(sent)))]
     for part in (
-        h11.Request(method=method, target=target, headers=[("Host", "localhost")]),
+        h11.Request(method=method, target=target, headers=headers),
+        h11.Data(data=sent),
         h11.EndOfMessage(),
     ):
         data = http.send(part)

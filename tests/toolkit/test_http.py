@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
@@ -73,6 +74,33 @@ async def test_other_paths_and_methods_are_refused(
     )
     assert response.status_code == status
     assert ("/broken, /words" in body) == (status == 404)
+
+
+async def shouted(body: bytes) -> bytes:
+    if not body.isascii():
+        raise ValueError("only ASCII")
+    await trio.lowlevel.checkpoint()
+    return json.dumps(body.decode().upper()).encode()
+
+
+@pytest.mark.parametrize(
+    ("target", "sent", "status", "said"),
+    [
+        ("/shout?loud", b"hello", 200, '"HELLO"'),
+        ("/shout", b"", 200, '""'),
+        ("/shout", "ä".encode(), 400, "only ASCII"),
+        ("/whisper", b"", 404, "there are: /shout"),
+        ("/words", b"", 405, "only GET and HEAD"),
+        ("/shout", bytes(MAX_REQUEST_BYTES + 1), 413, "bytes are allowed"),
+    ],
+)
+async def test_actions(nursery: trio.Nursery, target: str, sent: bytes, status: int, said: str) -> None:
+    """A POST does something with its body, and is answered with JSON, or with what is wrong."""
+    served = Responder("pages", {"/words": Page("text/plain", words)}, {"/shout": shouted})
+    stream, http = await talk(nursery, served), h11.Connection(h11.CLIENT)
+    response, body = await exchange(stream, http, target, "POST", sent)
+    assert response.status_code == status
+    assert said in body
 
 
 @pytest.mark.parametrize(

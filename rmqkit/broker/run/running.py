@@ -187,7 +187,12 @@ def _servers(broker: BrokerContext, running: RunningBroker) -> list[RequestServe
     def server(router: Router, name: str) -> RequestServer:
         follow_role(broker.role, router)
         return RequestServer(
-            router, rpc_hooks=registry.rpc_hooks, protocols=protocols, on_closed=closed, name=name
+            router,
+            rpc_hooks=registry.rpc_hooks,
+            protocols=protocols,
+            on_closed=closed,
+            name=name,
+            idle_timeout_s=broker.config.server_channel_max_idle_time_seconds,
         )
 
     async def open_port(protocol: WireProtocol, addresses: Iterable[Address]) -> Serving:
@@ -198,6 +203,7 @@ def _servers(broker: BrokerContext, running: RunningBroker) -> list[RequestServe
             kind=BROKER,
             name=f"broker, {protocol.name}",
             on_closed=closed,
+            idle_timeout_s=broker.config.server_channel_max_idle_time_seconds,
             protocol=protocol,
         )
 
