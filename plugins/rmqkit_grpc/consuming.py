@@ -31,6 +31,7 @@ from rmqkit_grpc.limits import (
     MAX_POLLING_MS,
     MAX_RECEIVE_BATCH,
     MIN_INVISIBLE_MS,
+    POLLING_RESERVE_MS,
     RENEWED_INVISIBLE_MS,
 )
 from rmqkit_grpc.messages import V2, Code
@@ -50,8 +51,6 @@ _NEW_GROUPS_BEGIN_AT_THE_END = 1
 _DEAD_LETTER = -1
 #: Of a group without settings (Java: SubscriptionGroupConfig.retryMaxTimes and the first one).
 _MAX_TRIES = 17
-#: What is left of the deadline of a receive for the way back.
-_RESERVE_MS = 500
 _MAX_ACKS = 1_024
 
 
@@ -198,7 +197,7 @@ def _polling_ms(exchange: Exchange, asked: Any) -> int:
     )
     if exchange.deadline_ms is not None:
         left_ms = exchange.deadline_ms - trio.current_time() * 1_000
-        wanted_ms = min(wanted_ms, int(left_ms) - _RESERVE_MS)
+        wanted_ms = min(wanted_ms, int(left_ms) - POLLING_RESERVE_MS)
     return max(0, min(wanted_ms, MAX_POLLING_MS))
 
 

@@ -57,6 +57,9 @@ RENEWAL_LOOK_MS = 5_000
 MAX_RENEWED = 16_384
 MAX_RENEWALS_MS = 3 * 3_600_000
 MAX_POLLING_MS = 20_000
+#: What is left of the deadline of a call that waits for messages: the broker looks once a second which calls
+#: have waited long enough, and the answer has its way back.
+POLLING_RESERVE_MS = 1_500
 #: Until calls in flight are answered when a server stops.
 DRAIN_MS = 10_000
 #: What a proxy passes on may take this long, besides what a broker may hold it.

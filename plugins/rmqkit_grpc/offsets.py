@@ -20,7 +20,7 @@ from rmqkit.protocol.headers import (
     UpdateConsumerOffsetRequestHeader,
 )
 from rmqkit_grpc.delivering import Delivery, stored_in
-from rmqkit_grpc.limits import MAX_POLLING_MS, MAX_RECEIVE_BATCH
+from rmqkit_grpc.limits import MAX_POLLING_MS, MAX_RECEIVE_BATCH, POLLING_RESERVE_MS
 from rmqkit_grpc.messages import V2, Code
 from rmqkit_grpc.producing import milliseconds
 from rmqkit_grpc.session import Exchange, Steps, group_of, topic_of
@@ -32,7 +32,6 @@ _Got = V2.messages["GetOffsetResponse"]
 _Updated = V2.messages["UpdateOffsetResponse"]
 _Queried = V2.messages["QueryOffsetResponse"]
 _POLICIES = V2.enums["QueryOffsetPolicy"]
-_RESERVE_MS = 500
 
 
 def pull(exchange: Exchange, asked: Any) -> Steps:
@@ -77,7 +76,9 @@ def pull_refused(code: int, text: str) -> list[Any]:
 def _polling_ms(exchange: Exchange, asked: Any) -> int:
     wanted_ms = min(milliseconds(asked.long_polling_timeout), MAX_POLLING_MS)
     if exchange.deadline_ms is not None:
-        wanted_ms = min(wanted_ms, int(exchange.deadline_ms - trio.current_time() * 1_000) - _RESERVE_MS)
+        wanted_ms = min(
+            wanted_ms, int(exchange.deadline_ms - trio.current_time() * 1_000) - POLLING_RESERVE_MS
+        )
     return max(0, wanted_ms)
 
 
