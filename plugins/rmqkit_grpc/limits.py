@@ -71,5 +71,7 @@ KNOWN_MS = 30_000
 KNOWN_NEW_MS = 1_000
 MAX_KNOWN = 100_000
 CLUSTER_LOOK_MS = 10_000
+#: Groups, and topics of producers, that a proxy registers with brokers: a heartbeat contains all of them.
+MAX_PROXIED_GROUPS = 50_000
 MAX_PROXIED_BODY_BYTES = 4 * 1024 * 1024
 QUEUES_OF_NEW_TOPICS = 4

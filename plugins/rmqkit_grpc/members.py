@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from rmqkit.errors import ClientError
+from rmqkit.errors import ClientError, RequestRefused
 from rmqkit.model import properties as props
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import ConsumerData, HeartbeatData
 from rmqkit.plugin.request import Peer
+from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
+from rmqkit_grpc.limits import MAX_PROXIED_GROUPS
 
 if TYPE_CHECKING:
     from rmqkit.client import ReceivedMessage, Relay
@@ -69,9 +71,14 @@ class Members:
         self._changed = trio.Event()
 
     def beat(self, peer: Peer, data: HeartbeatData) -> None:
-        """A client says what it is."""
+        """A client says what it is. Raises RequestRefused when the clients have too many groups."""
         if self._beats.get(peer) == data:
             return
+        if len(self._producers) + len(self._consumers) >= MAX_PROXIED_GROUPS:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"the clients of this proxy have {MAX_PROXIED_GROUPS} groups and topics, which is its limit",
+            )
         self.forget(peer)
         self._beats[peer] = data
         for producer in data.producer_data_set or ():

@@ -13,6 +13,8 @@ from rmqkit.protocol.command import Command
 
 #: Time between two looks at the whole cluster for a broker that is not known.
 _LOOK_INTERVAL_S = 1.0
+#: Topics whose routes are kept up to date: the last ones that were asked for.
+MAX_TOPICS = 10_000
 
 
 class Relay:
@@ -22,19 +24,33 @@ class Relay:
         self.instance = instance
         self._looking = anyio.Lock()
         self._looked_at = -_LOOK_INTERVAL_S
+        self._topics: dict[str, None] = {}
 
     async def route(self, topic: str, max_queues: int) -> TopicRouteData:
-        """The route of a topic; of a missing one that brokers create, the route that it will have. Afterwards
-        it is kept up to date. Raises NoRoute, NoMaster, NameServersUnreachable, BrokerError."""
+        """The route of a topic, which is kept up to date afterwards; of a missing one that brokers create,
+        the route that it will have. Raises NoRoute, NoMaster, NameServersUnreachable, BrokerError."""
         self.instance.check_usable()
         routes = self.instance.routes
-        known = routes.writable(topic)
-        if known is not None and known.derived:
-            routes.forget(topic)
         try:
-            return (await routes.for_reading(topic)).data
+            data = (await routes.for_reading(topic)).data
         except NoRoute:
+            routes.forget(topic)
+        else:
+            self._keep(topic)
+            return data
+        try:
             return (await routes.for_writing(topic, max_queues)).data
+        finally:
+            # Anybody may ask for any number of topics that are missing.
+            routes.forget(topic)
+
+    def _keep(self, topic: str) -> None:
+        self._topics.pop(topic, None)
+        self._topics[topic] = None
+        if len(self._topics) > MAX_TOPICS:
+            oldest = next(iter(self._topics))
+            del self._topics[oldest]
+            self.instance.routes.forget(oldest)
 
     async def call(self, broker_name: str, command: Command, timeout_ms: int | None = None) -> Command:
         """The answer of a broker's master to a request, whatever its code; without `timeout_ms` within the

@@ -192,6 +192,7 @@ class RouteTable:
     def forget(self, topic: str) -> None:
         """Fetch the route again at its next use."""
         self._routes.pop(topic, None)
+        self._locks.pop(topic, None)
 
     def brokers(self, topic: str) -> list[BrokerData]:
         """The brokers of a known route; empty for an unknown topic."""

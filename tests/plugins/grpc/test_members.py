@@ -9,8 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.client import Client
-from rmqkit.errors import ClientError
+from rmqkit.client import Client, Relay
+from rmqkit.errors import ClientError, RequestRefused
 from rmqkit.model.subscription import (
     CONSUME_PASSIVELY,
     ConsumerData,
@@ -20,6 +20,7 @@ from rmqkit.model.subscription import (
 )
 from rmqkit.testing.broker import running_cluster
 from rmqkit.testing.peer import FakePeer
+from rmqkit_grpc import members as members_module
 from rmqkit_grpc.members import Members
 
 
@@ -84,3 +85,16 @@ async def test_what_a_proxy_cannot_do_for_its_clients(tmp_path: Path) -> None:
         with pytest.raises(ClientError, match="no handler"):
             await member.consume_directly(None)  # type: ignore[arg-type]
         nursery.cancel_scope.cancel()
+
+
+async def test_too_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A heartbeat has a size: further clients are refused until others have gone."""
+    monkeypatch.setattr(members_module, "MAX_PROXIED_GROUPS", 3)
+    members = Members(Relay(None))  # type: ignore[arg-type]
+    first, second = FakePeer(), FakePeer()
+    members.beat(first, producer("A", "B", "C"))
+    with pytest.raises(RequestRefused, match="limit"):
+        members.beat(second, producer("D"))
+    members.beat(first, producer("A", "B", "C"))
+    members.forget(first)
+    members.beat(second, producer("D"))
