@@ -172,6 +172,8 @@ class ProcessorContract(ABC):
                 calling(broker.address, context.config, context.registry) as (call, _),
                 trio.open_nursery() as nursery,
             ):
+                # What the requests need is on the device then, so none of them waits for that.
+                self._check(await call(self.good()))
                 nursery.start_soon(call, waiting)
                 await trio.testing.wait_all_tasks_blocked()
                 self._check(await call(self.good()))
