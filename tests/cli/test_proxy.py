@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ from rmqkit.plugin import loader
 from rmqkit.plugin.transport import Address
 from rmqkit.remoting.dial import Dialer
 from rmqkit.testing.broker import running_cluster
+from rmqkit.testing.listening import ENDED
 from tests.cli.conftest import Run, Start
 from tests.plugins.grpc.client import (
     CODES,
@@ -52,6 +55,47 @@ async def test_a_proxy_before_a_broker(tmp_path: Path, start: Start, processes: 
         stored = sum(cluster.broker.context.store.max_offset("Orders", at) for at in range(4))
         assert stored == 6
         assert await trio.to_thread.run_sync(server.stop) == 0
+
+
+async def test_a_process_that_is_killed(tmp_path: Path, start: Start) -> None:
+    """The others serve on, and it is started again at the same port."""
+    async with running_cluster(tmp_path / "data", scheme="tcp") as cluster:
+        words = ["proxy", "--namesrv", cluster.namesrv_text, "--grpc", "127.0.0.1:0", "--processes", "2"]
+        server = await trio.to_thread.run_sync(partial(start, *words))
+        dial, address = Dialer(Config(), loader.load(Config())), Address.parse(server.where["grpc"])
+        killed = _child(server.process.pid, "proxy-1")
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        with trio.fail_after(120):
+            while _child(server.process.pid, "proxy-1") in (None, killed):
+                await trio.to_thread.run_sync(os.sched_yield)
+        served = 0
+        with trio.fail_after(120):
+            while served < 8:
+                try:
+                    async with await dial(address, CONNECT_TIMEOUT_MS) as stream:
+                        client = Client(stream, f"client-{served}")
+                        await client.settle(producing("Orders"))
+                        sent = await client.call("SendMessage", sending(message("Orders")))
+                        assert sent.status.code == CODES["OK"]
+                        served += 1
+                except ENDED:
+                    # The connection was one of the killed process.
+                    continue
+        assert await trio.to_thread.run_sync(server.stop) == 0
+
+
+def _child(parent: int, name: str) -> int | None:
+    """The process of a parent that has this word at the end of its command line."""
+    for children in Path(f"/proc/{parent}/task").glob("*/children"):
+        for pid in children.read_text().split():
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except FileNotFoundError:
+                continue
+            if name.encode() in words:
+                return int(pid)
+    return None
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
