@@ -54,7 +54,7 @@ class Relay:
 
     async def call(self, broker_name: str, command: Command, timeout_ms: int | None = None) -> Command:
         """The answer of a broker's master to a request, whatever its code; without `timeout_ms` within the
-        client's time limit. The request itself is not changed.
+        client's time limit. The request itself is not changed, and not signed: it shows who has made it.
 
         Raises BrokerUnknown, and the errors of `ConnectionPool.call`; when cancelled, the broker may have
         handled the request."""
@@ -62,7 +62,7 @@ class Relay:
         address = await self.address(broker_name)
         limit_ms = self.instance.settings.call_timeout_ms if timeout_ms is None else timeout_ms
         try:
-            return await self.instance.pool.call(address, msgspec.structs.replace(command), limit_ms)
+            return await self.instance.pool.pass_on(address, msgspec.structs.replace(command), limit_ms)
         except (ConnectFailed, ConnectionLost):
             self.instance.refresh_soon()
             raise

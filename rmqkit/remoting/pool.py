@@ -124,7 +124,8 @@ class ConnectionPool:
         return None
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """Send a request, connecting first where needed, and wait for the answer, whatever its code.
+        """Send a request, connecting first where needed, and wait for the answer, whatever its code; hooks
+        see both.
 
         The time-out covers the connect too. Answered GO_AWAY, the request goes out once more on a new
         connection, within the same time-out. Raises ConnectFailed, ConnectionLost, RequestTimeout,
@@ -133,6 +134,13 @@ class ConnectionPool:
         """
         for entry in self._hooks.entries:
             entry.call("before_call", command, address)
+        response = await self.pass_on(address, command, timeout_ms)
+        if self._hooks.entries:
+            self._hooks.notify("after_call", command, response, address)
+        return response
+
+    async def pass_on(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """`call` with a request of somebody else, which no hook sees: it is not signed as this one's are."""
         connection = self._connections.get(address)
         deadline_s = self._time() + timeout_ms / 1000
         left_ms = timeout_ms
@@ -148,8 +156,6 @@ class ConnectionPool:
             left_ms = max(int((deadline_s - self._time()) * 1000), 1)
             connection, left_ms = await self._within(address, left_ms)
             response = await self._call(connection, command, left_ms)
-        if self._hooks.entries:
-            self._hooks.notify("after_call", command, response, address)
         return response
 
     async def oneway(self, address: str, command: Command, timeout_ms: int) -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from rmqkit.plugin.access import PRINCIPAL
 from rmqkit.protocol.signature import Secret
-from rmqkit.testing.broker import running_broker
+from rmqkit.testing.broker import running_broker, running_cluster
 from tests.hooks.acl.kit import CHECKED, ROOT
+from tests.hooks.acl.test_tokens import ISSUER, key_set, token
 from tests.plugins.grpc.client import CODES, M, connected, message, resource, sending
+from tests.plugins.grpc.test_proxy import dialled, proxy_of
 
 DATE = "20261126T030000Z"
 ROUTE = M["QueryRouteRequest"](topic=resource("T"))
@@ -64,3 +66,35 @@ async def test_empty_credentials_without_access_control(tmp_path: Path) -> None:
     async with running_broker(tmp_path) as running, connected(running) as client:
         metadata = {"authorization": "MQv2-HMAC-SHA1 Credential=, Signature=", "x_mq_date_time": DATE}
         assert (await client.call("QueryRoute", ROUTE, **metadata)).status.code == CODES["OK"]
+
+
+async def test_a_proxy_lends_its_rights_to_nobody(tmp_path: Path) -> None:
+    """It signs what it asks itself, and nothing that it passes on: a client gets no further than at a broker.
+    The signature of a client of gRPC, which covers a date alone, counts at a broker's own door only."""
+    async with running_cluster(tmp_path, scheme="tcp", **CHECKED) as cluster:
+        rights = {"accessKey": ROOT[0], "secretKey": ROOT[1]}
+        async with proxy_of(cluster.namesrv_text, **rights) as address, dialled(address) as client:
+            assert (await client.call("QueryRoute", ROUTE)).status.code == CODES["OK"]
+            for metadata in ({}, proof(secret="wrong"), proof()):
+                refused = await client.call("SendMessage", sending(message("T")), **metadata)
+                assert refused.status.code == CODES["FORBIDDEN"], refused
+        assert not [each for each in range(4) if cluster.broker.context.store.max_offset("T", each)]
+
+
+async def test_a_token_passes_a_proxy(tmp_path: Path) -> None:
+    """It says who the client is, wherever it comes from."""
+    (tmp_path / "keys.json").write_bytes(key_set("k1"))
+    keys = {
+        **CHECKED,
+        "plugins.acl.tokens": ["jwt"],
+        "plugins.acl.jwtIssuer": ISSUER,
+        "plugins.acl.jwtAudience": "rocketmq",
+        "plugins.acl.jwtKeys": str(tmp_path / "keys.json"),
+    }
+    async with running_cluster(tmp_path / "data", scheme="tcp", **keys) as cluster:
+        rights = {"accessKey": ROOT[0], "secretKey": ROOT[1]}
+        async with proxy_of(cluster.namesrv_text, **rights) as address, dialled(address) as client:
+            shown = {"x_mq_session_token": token(sub=ROOT[0])}
+            await client.call("QueryRoute", ROUTE, **shown)
+            sent = await client.call("SendMessage", sending(message("T")), **shown)
+            assert sent.status.code == CODES["OK"], sent

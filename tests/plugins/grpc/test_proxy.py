@@ -57,9 +57,9 @@ Brokers = Mapping[str, RunningBroker]
 
 
 @asynccontextmanager
-async def proxy_of(name_server: str) -> AsyncIterator[Address]:
+async def proxy_of(name_server: str, **keys: Any) -> AsyncIterator[Address]:
     """A proxy before the brokers of a name server."""
-    config = load_config(environ={}, flags={"namesrvAddr": name_server})
+    config = load_config(environ={}, flags={"namesrvAddr": name_server, **keys})
     registry = loader.load(config)
     async with trio.open_nursery() as nursery:
         listen = listen_on(registry, [Address.parse("memory://proxy")], "proxy")
