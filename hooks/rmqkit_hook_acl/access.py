@@ -20,6 +20,8 @@ from rmqkit.protocol.signature import (
     AUTHORIZATION,
     DATE_TIME,
     GRPC,
+    PROXY_KEY,
+    PROXY_SIGNATURE,
     SECURITY_TOKEN,
     SIGNATURE,
     Secret,
@@ -164,7 +166,7 @@ class Access:
         key = fields.get(ACCESS_KEY)
         if key:
             return self._signed(key, fields, request.body)
-        if caller.protocol == GRPC and AUTHORIZATION in fields:
+        if AUTHORIZATION in fields and (caller.protocol == GRPC or self._is_of_proxy(fields, request.body)):
             return self._signed_date(fields)
         token = fields.get(SECURITY_TOKEN)
         if token and self.verifiers:
@@ -175,6 +177,18 @@ class Access:
         if request.code in self._open_codes:
             return ANONYMOUS
         raise self.refusal("username cannot be null.")
+
+    def _is_of_proxy(self, fields: Mapping[str, str], body: bytes) -> bool:
+        """Whether a super user vouches that the request is a call of gRPC. Raises RequestRefused for a wrong
+        signature."""
+        name = fields.get(PROXY_KEY)
+        if not name or not self._enabled(name).is_super:
+            return False
+        given = fields.get(PROXY_SIGNATURE, "").encode()
+        content = content_of(fields, body, (PROXY_SIGNATURE,))
+        if not hmac.compare_digest(self._secret(name).sign(content), given):
+            raise self.refusal("check signature failed.")
+        return True
 
     def _secret(self, key: str) -> Secret:
         secret = self._secrets.get(key)

@@ -96,8 +96,8 @@ class Client:
         self._connect = connect or Dialer(
             self._config, plain=self.settings.transport, written=self.settings.name_servers
         )
-        credentials = self.settings.credentials(self._config)
-        signing = [SignCalls(credentials)] if credentials else []
+        self._credentials = self.settings.credentials(self._config)
+        signing = [SignCalls(self._credentials)] if self._credentials else []
         self._hooks = ClientHooks(self.settings.effective_client_id, [*hooks, *signing])
         self._now_ms = now_ms
         self._instance: Instance | None = None
@@ -209,7 +209,7 @@ class Client:
         client."""
         opened = self._opened()
         if self._relay is None or self._relay.instance is not opened:
-            self._relay = Relay(opened)
+            self._relay = Relay(opened, self._credentials)
         return self._relay
 
     @property

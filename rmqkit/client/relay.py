@@ -10,6 +10,8 @@ from rmqkit.client.server_requests import CheckHandler, GroupMember
 from rmqkit.errors import BrokerUnknown, ConnectFailed, ConnectionLost, NoRoute
 from rmqkit.model.route import TopicRouteData
 from rmqkit.protocol.command import Command
+from rmqkit.protocol.signature import AUTHORIZATION, PROXY_KEY, PROXY_SIGNATURE, Secret, content_of
+from rmqkit.toolkit.signing import Credentials
 
 #: Time between two looks at the whole cluster for a broker that is not known.
 _LOOK_INTERVAL_S = 1.0
@@ -18,10 +20,15 @@ MAX_TOPICS = 10_000
 
 
 class Relay:
-    """The way of a client's requests to brokers, by their names. Under trio and asyncio."""
+    """The way of other clients' requests to brokers, by their names. Under trio and asyncio.
 
-    def __init__(self, instance: Instance) -> None:
+    A request shows who has made it; with a key, this client vouches that it came as a call of gRPC, but lends
+    it no rights.
+    """
+
+    def __init__(self, instance: Instance, credentials: Credentials) -> None:
         self.instance = instance
+        self._key, self._secret = credentials.access_key, Secret(credentials.secret_key)
         self._looking = anyio.Lock()
         self._looked_at = -_LOOK_INTERVAL_S
         self._topics: dict[str, None] = {}
@@ -54,7 +61,7 @@ class Relay:
 
     async def call(self, broker_name: str, command: Command, timeout_ms: int | None = None) -> Command:
         """The answer of a broker's master to a request, whatever its code; without `timeout_ms` within the
-        client's time limit. The request itself is not changed, and not signed: it shows who has made it.
+        client's time limit. The request itself is not changed.
 
         Raises BrokerUnknown, and the errors of `ConnectionPool.call`; when cancelled, the broker may have
         handled the request."""
@@ -62,10 +69,18 @@ class Relay:
         address = await self.address(broker_name)
         limit_ms = self.instance.settings.call_timeout_ms if timeout_ms is None else timeout_ms
         try:
-            return await self.instance.pool.pass_on(address, msgspec.structs.replace(command), limit_ms)
+            return await self.instance.pool.pass_on(address, self._copied(command), limit_ms)
         except (ConnectFailed, ConnectionLost):
             self.instance.refresh_soon()
             raise
+
+    def _copied(self, command: Command) -> Command:
+        copied = msgspec.structs.replace(command)
+        if self._key and AUTHORIZATION in command.fields():
+            fields = copied.ext = {**command.fields(), PROXY_KEY: self._key}
+            content = content_of(fields, command.body, (PROXY_SIGNATURE,))
+            fields[PROXY_SIGNATURE] = self._secret.sign(content).decode()
+        return copied
 
     async def address(self, broker_name: str) -> str:
         """The address of a broker's master, or of another one with its name. Raises BrokerUnknown."""

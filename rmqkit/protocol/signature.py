@@ -18,6 +18,9 @@ GRPC = "grpc"
 #: What clients of gRPC sign with, as fields of requests: the proof, and the date that it covers, and
 #: nothing else (gRPC sheet, section 3).
 AUTHORIZATION, DATE_TIME = "authorization", "x-mq-date-time"
+#: With what a proxy that has a key of its own signs a request that it passes on, beside the proof of the
+#: client who has made it: brokers of rmqkit then take that proof as at their own door. Others ignore these.
+PROXY_KEY, PROXY_SIGNATURE = "ProxyAccessKey", "ProxySignature"
 _CREDENTIAL = re.compile(r"\bCredential=([^,/\s]*)")
 _PROOF = re.compile(r"\bSignature=([0-9A-Fa-f]{40})(?![0-9A-Fa-f])")
 _SCHEME = "MQv2-HMAC-SHA1 "
@@ -100,6 +103,8 @@ __all__ = [
     "AUTHORIZATION",
     "DATE_TIME",
     "GRPC",
+    "PROXY_KEY",
+    "PROXY_SIGNATURE",
     "SECURITY_TOKEN",
     "SIGNATURE",
     "Secret",

@@ -12,6 +12,7 @@ import trio
 from rmqkit.errors import RequestRefused
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
+from rmqkit.protocol.signature import AUTHORIZATION, DATE_TIME, PROXY_KEY, PROXY_SIGNATURE, Secret, content_of
 from rmqkit.testing.peer import FakePeer
 from rmqkit_hook_acl.access import ANONYMOUS, Access
 from rmqkit_hook_acl.decide import Need
@@ -141,3 +142,51 @@ def test_who_is_explained_and_who_is_anonymous(tmp_path: Path) -> None:
         access.principal(Command(RequestCode.PULL_MESSAGE, ext={}), FakePeer())
     open_access = access_of(tmp_path, [ALICE], authorizationEnabled="false")
     assert open_access.explained("nobody", need, "10.0.0.1").is_allowed
+
+
+def passed_on(proxy: tuple[str, str], user: tuple[str, str] = ("alice", "alice-secret")) -> Command:
+    """A request of a client of gRPC, as a proxy passes it on over remoting."""
+    command, date = send(), "20261126T030000Z"
+    fields = command.ext = dict(command.fields())
+    digest = Secret(user[1]).digest(date.encode()).hex().upper()
+    proof = f"MQv2-HMAC-SHA1 Credential={user[0]}, SignedHeaders=x-mq-date-time, Signature={digest}"
+    fields |= {AUTHORIZATION: proof, DATE_TIME: date, PROXY_KEY: proxy[0]}
+    content = content_of(fields, command.body, (PROXY_SIGNATURE,))
+    fields[PROXY_SIGNATURE] = Secret(proxy[1]).sign(content).decode()
+    command.ext = fields
+    return command
+
+
+def test_what_a_proxy_vouches_for(tmp_path: Path) -> None:
+    """A super user may say that a request came as a call of gRPC; it is that of the client who has proven who
+    it is, with the client's rights."""
+    access = access_of(tmp_path, [ALICE], RULES)
+    assert access.principal(received(passed_on(ROOT)), FakePeer()) == "alice"
+    assert not admitted(access, passed_on(ROOT))
+    with pytest.raises(RequestRefused, match="signature failed"):
+        access.principal(received(passed_on(ROOT, ("alice", "wrong"))), FakePeer())
+
+
+@pytest.mark.parametrize(
+    ("proxy", "said"),
+    [
+        (("alice", "alice-secret"), "username cannot be null"),
+        ((ROOT[0], "wrong"), "signature failed"),
+        (("nobody", "wrong"), "not found"),
+        (("", ""), "username cannot be null"),
+    ],
+)
+def test_a_proxy_that_may_not_vouch(tmp_path: Path, proxy: tuple[str, str], said: str) -> None:
+    """The proof of the client does not count, for it covers no more than a date."""
+    access = access_of(tmp_path, [ALICE], RULES)
+    with pytest.raises(RequestRefused, match=said):
+        access.principal(received(passed_on(proxy)), FakePeer())
+
+
+def test_a_request_that_is_changed_on_its_way(tmp_path: Path) -> None:
+    """What the proxy has signed is the whole request."""
+    access = access_of(tmp_path, [ALICE], RULES)
+    command = passed_on(ROOT)
+    command.body += b"!"
+    with pytest.raises(RequestRefused, match="signature failed"):
+        access.principal(received(command), FakePeer())

@@ -20,6 +20,7 @@ from rmqkit.model.subscription import (
 )
 from rmqkit.testing.broker import running_cluster
 from rmqkit.testing.peer import FakePeer
+from rmqkit.toolkit.signing import Credentials
 from rmqkit_grpc import members as members_module
 from rmqkit_grpc.members import Members
 
@@ -90,7 +91,7 @@ async def test_what_a_proxy_cannot_do_for_its_clients(tmp_path: Path) -> None:
 async def test_too_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """A heartbeat has a size: further clients are refused until others have gone."""
     monkeypatch.setattr(members_module, "MAX_PROXIED_GROUPS", 3)
-    members = Members(Relay(None))  # type: ignore[arg-type]
+    members = Members(Relay(None, Credentials()))  # type: ignore[arg-type]
     first, second = FakePeer(), FakePeer()
     members.beat(first, producer("A", "B", "C"))
     with pytest.raises(RequestRefused, match="limit"):
