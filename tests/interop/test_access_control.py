@@ -386,7 +386,8 @@ def test_java_sends_and_consumes_with_keys(
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["sent"] == "SEND_OK", seen
     assert seen["read"] == "one coffee", seen
-    assert seen["forbidden"].startswith("16 ") and "no permission" in seen["forbidden"], seen
+    assert seen["forbidden"].startswith("16 "), seen
+    assert "no permission" in seen["forbidden"], seen
     # The name server says nothing to a stranger, and so there is no broker to send to.
     assert seen["guessed"].startswith("client No route info of this topic"), seen
 
