@@ -49,7 +49,7 @@ _ACCESS = (
 )
 _FILTER_SERVERS = "the plugin filter-server is off or not installed: the broker starts no filter servers"
 _GUARD = "this build does not have this protection"
-_LITE_QUEUES = "this build has no light queues"
+_LITE_QUEUES = "this build has queues of lite topics, and no others that share a message"
 _CRC = "this build neither writes nor checks a checksum of a message's properties"
 _NAMESRV = "the name server of this build cannot do this"
 
@@ -140,6 +140,8 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             mappedFileSizeConsumeQueueExt maxHashSlotNum maxIndexNum
             enablePropertyFilter filterSupportRetry enableCalcFilterBitMap filterDataCleanTimeSpan
             expectConsumerNumUseFilter maxErrorRateOfBloomFilter
+            maxLmqConsumeQueueNum maxLiteSubscriptionCount liteSubscriptionCheckTimeoutMills
+            liteTtlCheckInterval minLiteTTl
             reviveQueueNum enableRetryTopicV2 retrieveMessageFromPopRetryTopicV1 popFromRetryProbability
             popFromRetryProbabilityForPriority priorityOrderAsc defaultPopShareQueueNum
             timerWheelEnable timerPrecisionMs timerMaxDelaySec timerRollWindowSlot timerFlushIntervalMs
@@ -254,10 +256,9 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             appendAckAsync appendCkAsync serverLoadBalancerEnable loadBalancePollNameServerInterval
             """
         ),
-        "this build has no RocksDB, no compaction and no light queues": (
+        "this build has no RocksDB, no compaction, and wakes the clients of lite topics at once": (
             """
-            enableLiteEventMode liteEventCheckInterval liteTtlCheckInterval minLiteTTl
-            liteSubscriptionCheckInterval liteSubscriptionCheckTimeoutMills maxLiteSubscriptionCount
+            enableLiteEventMode liteEventCheckInterval liteSubscriptionCheckInterval
             enableLitePopLog maxClientEventCount liteEventFullDispatchDelayTime
             liteEventFullDispatchDelayTimeForWildcardGroup liteLagLatencyCollectEnable
             liteLagLatencyMetricsEnable liteLagCountMetricsEnable liteLagLatencyTopK
@@ -269,7 +270,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             combineCQMaxExtraSearchCommitLogFiles bottomMostCompressionTypeForConsumeQueueStore
             rocksdbCompressionType rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold
             configManagerVersion enableCompaction compactionMappedFileSize compactionCqMappedFileSize
-            compactionScheduleInternal maxOffsetMapSize maxLmqConsumeQueueNum enableLmqStats
+            compactionScheduleInternal maxOffsetMapSize enableLmqStats
             """
         ),
         "this build has statistics, metrics and logs of its own": (

@@ -139,7 +139,7 @@ def test_a_deployment_with_the_examples(examples: Path, tmp_path: Path) -> None:
     )
     uses = {(use["kind"], use["name"]): use for use in json.loads(explained.stdout)}
     assert uses["store", "sqlite"]["state"] == "used"
-    assert uses["put message hook", "redact"]["why"].startswith("2 of 6, order -10")
+    assert uses["put message hook", "redact"]["why"].startswith("2 of 7, order -10")
     assert uses["plugin", "mmap"]["state"] == "off"
     without = run(("rmqkit.cli", "config", "check", "deployment.toml"), tmp_path)
     assert without.returncode == 1

@@ -17,6 +17,7 @@ from rmqkit.errors import DecodeError
 from rmqkit.model.subscription import HeartbeatData
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
+from rmqkit.protocol.lite import LiteSubscriptionCtlRequestBody
 from rmqkit_hook_acl.decide import Need
 from rmqkit_hook_acl.model import CLUSTER, GROUP, TOPIC, Action, group_of, is_retry_topic
 
@@ -180,6 +181,12 @@ def _acks(request: Command) -> Iterator[Need]:
         yield on_topic(ack.t, _SUB)
 
 
+def _lite_subscriptions(request: Command) -> Iterator[Need]:
+    for each in request.decode_body(LiteSubscriptionCtlRequestBody).subscription_set or ():
+        yield Need(GROUP, group_of(each.group), _SUB)
+        yield on_topic(each.topic, _SUB)
+
+
 @frozen
 class _Route:
     """A route is for whoever may use the topic in any way."""
@@ -219,6 +226,7 @@ _OF_CLUSTER: dict[Action, tuple[Code, ...]] = {
         Code.GET_ALL_DELAY_OFFSET,
         Code.GET_TIMER_CHECK_POINT,
         Code.GET_TIMER_METRICS,
+        Code.GET_BROKER_LITE_INFO,
         Code.GET_KV_CONFIG,
         Code.GET_KVLIST_BY_NAMESPACE,
         Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -263,6 +271,13 @@ _SPECS: dict[int, _Spec] = {
     Code.PULL_MESSAGE: _Fields(_SUB, ("topic",), ("consumerGroup",)),
     Code.LITE_PULL_MESSAGE: _Fields(_SUB, ("topic",), ("consumerGroup",)),
     Code.POP_MESSAGE: _Fields(_SUB, ("topic",), ("consumerGroup",)),
+    Code.POP_LITE_MESSAGE: _Fields(_SUB, ("topic",), ("consumerGroup",)),
+    Code.LITE_SUBSCRIPTION_CTL: _Body(_lite_subscriptions),
+    Code.GET_PARENT_TOPIC_INFO: _Fields(_GET, ("topic",)),
+    Code.GET_LITE_TOPIC_INFO: _Fields(_GET, ("parentTopic",)),
+    Code.GET_LITE_GROUP_INFO: _Fields(_GET, (), ("group",)),
+    Code.GET_LITE_CLIENT_INFO: _Fields(_GET, (), ("group",)),
+    Code.TRIGGER_LITE_DISPATCH: _Fields(_UPDATE, (), ("group",)),
     Code.PEEK_MESSAGE: _Fields(_SUB, ("topic",), ("consumerGroup",)),
     Code.NOTIFICATION: _Fields(_SUB, ("topic",), ("consumerGroup",)),
     Code.ACK_MESSAGE: _Fields(_SUB, ("topic",), ("consumerGroup",)),

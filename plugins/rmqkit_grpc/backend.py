@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rmqkit.plugin.role import Role
+from rmqkit_grpc.broadcasting import Broadcasts
 
 if TYPE_CHECKING:
     import msgspec
@@ -26,6 +27,8 @@ class Backend(ABC):
     """
 
     clock: Clock
+    #: Where clients are whose groups broadcast.
+    broadcasts: Broadcasts
 
     @property
     @abstractmethod
@@ -62,6 +65,10 @@ class Backend(ABC):
         """The broker for a request that names one, or none. Raises Refusal when that is no broker of this
         door."""
 
+    @abstractmethod
+    def brokers(self, topic: str) -> Sequence[str]:
+        """All brokers that have a topic."""
+
     @property
     @abstractmethod
     def serves(self) -> bool:
@@ -80,6 +87,7 @@ class BrokerBackend(Backend):
         self._broker = broker
         self._name = broker.config.broker_name
         self.clock = broker.clock
+        self.broadcasts = Broadcasts()
 
     @property
     def max_message_size(self) -> int:
@@ -104,6 +112,9 @@ class BrokerBackend(Backend):
     def broker_for(self, topic: str, named: str) -> str:
         # Clients of one endpoint name its broker, or what they were told before it was renamed.
         return self._name
+
+    def brokers(self, topic: str) -> Sequence[str]:
+        return (self._name,)
 
     @property
     def serves(self) -> bool:

@@ -16,6 +16,7 @@ from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.headers import GetRouteInfoRequestHeader, GroupRequestHeader
 from rmqkit_grpc.backend import Backend, Question
+from rmqkit_grpc.broadcasting import Broadcasts
 from rmqkit_grpc.limits import (
     CLUSTER_LOOK_MS,
     KNOWN_MS,
@@ -73,6 +74,7 @@ class ClusterBackend(Backend):
     def __init__(self, client: Client, clock: Clock) -> None:
         self._client = client
         self.clock = clock
+        self.broadcasts = Broadcasts()
         self._topics: dict[str, _Topic] = {}
         self._groups: dict[str, _Group] = {}
         self._serves = True
@@ -124,11 +126,14 @@ class ClusterBackend(Backend):
     def broker_for(self, topic: str, named: str) -> str:
         if named:
             return named
-        known = self._topics.get(topic)
-        names = [] if known is None else sorted({each.broker_name for each in known.route.queue_datas})
+        names = self.brokers(topic)
         if not names:
             raise Refusal(Code.TOPIC_NOT_FOUND, f"no broker has topic {topic}")
         return names[next(self._turn) % len(names)]
+
+    def brokers(self, topic: str) -> Sequence[str]:
+        known = self._topics.get(topic)
+        return () if known is None else sorted({each.broker_name for each in known.route.queue_datas})
 
     @property
     def serves(self) -> bool:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import trio
 
-from rmqkit.errors import DecodeError
 from rmqkit.model import properties as props
 from rmqkit.model.message import StoredMessage
 from rmqkit.model.subscription import SQL92, SUBSCRIBE_ALL, TAG, SubscriptionData
@@ -20,11 +20,14 @@ from rmqkit.protocol.headers import (
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
     ConsumerSendMsgBackRequestHeader,
+    PopLiteMessageRequestHeader,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
-from rmqkit.protocol.receipt import Receipt, parse_receipt, receipts
+from rmqkit.protocol.receipt import Receipt, parse_order_counts, parse_receipt, receipts
+from rmqkit_grpc import broadcasting
 from rmqkit_grpc.delivering import Delivery, set_time, stored_in
+from rmqkit_grpc.handles import Handle, handle_of
 from rmqkit_grpc.leases import Lease
 from rmqkit_grpc.limits import (
     MAX_INVISIBLE_MS,
@@ -78,29 +81,49 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
     if asked.auto_renew and exchange.session.leases.room < MAX_RECEIVE_BATCH:
         raise Refusal(Code.TOO_MANY_REQUESTS, "the client has too many messages that it has not finished")
     config = exchange.backend.group(group)
+    if broadcasting.broadcasts(config):
+        return (yield from _receive_broadcast(exchange, asked, group, topic, broker, subscription))
     is_fifo = config is not None and config.consume_message_orderly
-    header = PopMessageRequestHeader(
-        consumer_group=group,
-        topic=topic,
-        queue_id=_ALL_QUEUES,
-        max_msg_nums=max(1, min(asked.batch_size, MAX_RECEIVE_BATCH)),
-        invisible_time=_invisible_ms(asked),
-        poll_time=_polling_ms(exchange, asked),
-        born_time=exchange.backend.clock.now_ms(),
-        init_mode=_NEW_GROUPS_BEGIN_AT_THE_END,
-        exp_type=SQL92 if subscription.expression_type == SQL92 else TAG,
-        exp=subscription.sub_string or SUBSCRIBE_ALL,
-        order=is_fifo,
-        attempt_id=asked.attempt_id if asked.HasField("attempt_id") else None,
-        bname=broker,
-    )
-    (popped,) = yield [exchange.command(RequestCode.POP_MESSAGE, header)]
+    header: PopMessageRequestHeader | PopLiteMessageRequestHeader
+    batch = max(1, min(asked.batch_size, MAX_RECEIVE_BATCH))
+    attempt_id = asked.attempt_id if asked.HasField("attempt_id") else None
+    if exchange.session.has_lite_topics:
+        code = RequestCode.POP_LITE_MESSAGE
+        header = PopLiteMessageRequestHeader(
+            client_id=exchange.session.client_id,
+            consumer_group=group,
+            topic=topic,
+            max_msg_num=batch,
+            invisible_time=_invisible_ms(asked),
+            poll_time=_polling_ms(exchange, asked),
+            born_time=exchange.backend.clock.now_ms(),
+            attempt_id=attempt_id,
+            bname=broker,
+        )
+    else:
+        code = RequestCode.POP_MESSAGE
+        header = PopMessageRequestHeader(
+            consumer_group=group,
+            topic=topic,
+            queue_id=_ALL_QUEUES,
+            max_msg_nums=batch,
+            invisible_time=_invisible_ms(asked),
+            poll_time=_polling_ms(exchange, asked),
+            born_time=exchange.backend.clock.now_ms(),
+            init_mode=_NEW_GROUPS_BEGIN_AT_THE_END,
+            exp_type=SQL92 if subscription.expression_type == SQL92 else TAG,
+            exp=subscription.sub_string or SUBSCRIBE_ALL,
+            order=is_fifo,
+            attempt_id=attempt_id,
+            bname=broker,
+        )
+    (popped,) = yield [exchange.command(code, header)]
     checked(popped)
     found = _delivered(popped, broker)
     others = [handle for handle, stored in found if not _is_wanted(subscription, stored)]
     if others:
         # The broker compares the hashes of tags; what only looks alike is finished here.
-        yield [_ack(exchange, group, topic, handle) for handle in others]
+        yield [_ack(exchange, Handle(handle), group, topic) for handle in others]
     wanted = [(handle, stored) for handle, stored in found if _is_wanted(subscription, stored)]
     tries = _MAX_TRIES if config is None else config.retry_max_times + 1
     if any(stored.reconsume_times >= tries for _, stored in wanted):
@@ -112,11 +135,32 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
         raise Refusal(Code.MESSAGE_NOT_FOUND, "no message came in time")
     answers, delivery = [_Received(status=ok())], Delivery(asked.message_queue.topic)
     now_ms = exchange.backend.clock.now_ms()
-    for handle, stored in wanted:
+    for receipt, stored in wanted:
+        lite_topic = stored.properties.get(props.LITE_TOPIC) if exchange.session.has_lite_topics else None
+        handle = Handle(receipt, stored.physical_offset, lite_topic)
         if asked.auto_renew:
             exchange.session.leases.add(group, topic, handle, now_ms)
         message = delivery.message(stored)
-        message.system_properties.receipt_handle = text_of(handle, stored.physical_offset)
+        message.system_properties.receipt_handle = handle.text
+        answers.append(_Received(message=message))
+    return answers
+
+
+def _receive_broadcast(
+    exchange: Exchange, asked: Any, group: str, topic: str, broker: str, subscription: SubscriptionData
+) -> Steps:
+    """The messages of one queue for a client whose group broadcasts."""
+    queue = broadcasting.Queue(topic, broker, asked.message_queue.id)
+    batch = max(1, min(asked.batch_size, MAX_RECEIVE_BATCH))
+    found = yield from broadcasting.receive(
+        exchange, group, queue, subscription, _polling_ms(exchange, asked), batch
+    )
+    if not found:
+        raise Refusal(Code.MESSAGE_NOT_FOUND, "no message came in time")
+    answers, delivery = [_Received(status=ok())], Delivery(asked.message_queue.topic)
+    for stored in found:
+        message = delivery.message(stored)
+        message.system_properties.receipt_handle = broadcasting.handle_of(stored)
         answers.append(_Received(message=message))
     return answers
 
@@ -126,28 +170,27 @@ def _give_up(
 ) -> Steps:
     """Put messages that were tried as often as their group permits into its dead letters. What cannot be put
     there comes again later."""
+    handles = [Handle(receipt, stored.physical_offset) for receipt, stored in found]
+    ids = [stored.properties.get(props.UNIQ_KEY, "") for _, stored in found]
     moved = yield [
-        _put_aside(
-            exchange, group, topic, handle, stored.physical_offset, stored.properties.get(props.UNIQ_KEY, "")
-        )
-        for handle, stored in found
+        _put_aside(exchange, handle, group, topic, message_id)
+        for handle, message_id in zip(handles, ids, strict=True)
     ]
-    done = [handle for (handle, _), answer in zip(found, moved, strict=True) if not answer.code]
-    yield [_ack(exchange, group, topic, handle) for handle in done]
+    done = [handle for handle, answer in zip(handles, moved, strict=True) if not answer.code]
+    yield [_ack(exchange, handle, group, topic) for handle in done]
 
 
-def _put_aside(
-    exchange: Exchange, group: str, topic: str, handle: Receipt, log_offset: int, message_id: str
-) -> Command:
+def _put_aside(exchange: Exchange, handle: Handle, group: str, topic: str, message_id: str) -> Command:
     """The request that puts a message into the dead letters of its group."""
+    assert handle.log_offset is not None, "it was checked"
     header = ConsumerSendMsgBackRequestHeader(
-        offset=log_offset,
+        offset=handle.log_offset,
         group=group,
         delay_level=_DEAD_LETTER,
         origin_msg_id=message_id,
-        origin_topic=handle.topic(topic, group),
+        origin_topic=handle.receipt.topic(topic, group),
         max_reconsume_times=0,
-        bname=handle.broker_name,
+        bname=handle.receipt.broker_name,
     )
     return exchange.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
 
@@ -156,12 +199,18 @@ def _delivered(popped: Command, broker: str) -> list[tuple[Receipt, StoredMessag
     """The messages of an answer with their handles."""
     header = popped.header(PopMessageResponseHeader)
     handles = receipts(header, broker)
+    failed = parse_order_counts(header.order_count_info)
     found = []
     for stored in stored_in(popped.body):
         own = stored.properties.get(props.POP_CK)
         handle = parse_receipt(own) if own else handles.get((stored.queue_id, stored.queue_offset))
-        if handle is not None:
-            found.append((handle, stored))
+        if handle is None:
+            continue
+        times = 0 if own else failed.get((handle.retry, stored.queue_id, stored.queue_offset), 0)
+        if times:
+            # Of an ordered group; the record itself says nothing of it.
+            stored = msgspec.structs.replace(stored, reconsume_times=stored.reconsume_times + times)
+        found.append((handle, stored))
     return found
 
 
@@ -201,24 +250,6 @@ def _polling_ms(exchange: Exchange, asked: Any) -> int:
     return max(0, min(wanted_ms, MAX_POLLING_MS))
 
 
-def text_of(handle: Receipt, log_offset: int) -> str:
-    """A handle for a client: that of remoting, and the place of the message in the log."""
-    return f"{handle.text} {log_offset}"
-
-
-def handle_of(text: str) -> tuple[Receipt, int | None]:
-    """The handle of a client, and the place of its message in the log if it has one. Raises Refusal."""
-    try:
-        handle = parse_receipt(text)
-        if handle.offset is None:
-            raise DecodeError(f"a handle without the place of its message: {text[:100]!r}")
-    except DecodeError as error:
-        raise Refusal(Code.INVALID_RECEIPT_HANDLE, str(error)) from error
-    last = text.split(" ")[8:9]
-    is_offset = bool(last) and last[0].isascii() and last[0].isdigit() and len(last[0]) < 19
-    return handle, int(last[0]) if is_offset else None
-
-
 def acknowledge(exchange: Exchange, asked: Any) -> Steps:
     """AckMessage."""
     group, topic = group_of(asked.group), topic_of(asked.topic)
@@ -228,19 +259,22 @@ def acknowledge(exchange: Exchange, asked: Any) -> Steps:
     sent: list[Command] = []
     places: list[int] = []
     for at, entry in enumerate(asked.entries):
+        if broadcasting.is_handle(entry.receipt_handle):
+            statuses[at] = ok()
+            continue
         try:
-            handle, _ = handle_of(entry.receipt_handle)
+            handle = handle_of(entry.receipt_handle)
         except Refusal as refusal:
             statuses[at] = Status(code=refusal.status_code, message=refusal.text)
         else:
-            sent.append(_ack(exchange, group, topic, handle))
+            sent.append(_ack(exchange, handle, group, topic))
             places.append(at)
     if sent:
         answers = yield sent
         for at, answer in zip(places, answers, strict=True):
             statuses[at] = handle_status(answer)
             if not answer.code:
-                handle, _ = handle_of(asked.entries[at].receipt_handle)
+                handle = handle_of(asked.entries[at].receipt_handle)
                 exchange.session.leases.forget(group, topic, handle)
     response = _Acked(status=_together(statuses))
     for entry, status in zip(asked.entries, statuses, strict=True):
@@ -248,15 +282,17 @@ def acknowledge(exchange: Exchange, asked: Any) -> Steps:
     return response
 
 
-def _ack(exchange: Exchange, group: str, topic: str, handle: Receipt) -> Command:
-    assert handle.offset is not None, "it was checked"
+def _ack(exchange: Exchange, handle: Handle, group: str, topic: str) -> Command:
+    receipt = handle.receipt
+    assert receipt.offset is not None, "it was checked"
     header = AckMessageRequestHeader(
         consumer_group=group,
-        topic=handle.topic(topic, group),
-        queue_id=handle.queue_id,
-        extra_info=handle.text,
-        offset=handle.offset,
-        bname=handle.broker_name,
+        topic=receipt.topic(topic, group),
+        queue_id=receipt.queue_id,
+        extra_info=receipt.text,
+        offset=receipt.offset,
+        lite_topic=handle.lite_topic,
+        bname=receipt.broker_name,
     )
     return exchange.command(RequestCode.ACK_MESSAGE, header)
 
@@ -281,7 +317,9 @@ def _together(statuses: Sequence[Any]) -> Any:
 def change_invisible(exchange: Exchange, asked: Any) -> Steps:
     """ChangeInvisibleDuration."""
     group, topic = group_of(asked.group), topic_of(asked.topic)
-    handle, log_offset = handle_of(asked.receipt_handle)
+    if broadcasting.is_handle(asked.receipt_handle):
+        return _Changed(status=ok(), receipt_handle=asked.receipt_handle)
+    handle = handle_of(asked.receipt_handle)
     duration_ms = milliseconds(asked.invisible_duration)
     if not 0 <= duration_ms <= MAX_INVISIBLE_MS:
         raise Refusal(
@@ -289,28 +327,29 @@ def change_invisible(exchange: Exchange, asked: Any) -> Steps:
             f"an invisible duration of {duration_ms} ms, 0 to {MAX_INVISIBLE_MS} are allowed",
         )
     suspend = asked.HasField("suspend") and asked.suspend
-    (answer,) = yield [hidden(exchange, group, topic, handle, duration_ms, suspend=suspend)]
+    (answer,) = yield [hidden(exchange, handle, group, topic, duration_ms, suspend=suspend)]
     if answer.code:
         return _Changed(status=handle_status(answer), receipt_handle=asked.receipt_handle)
     exchange.session.leases.forget(group, topic, handle)
-    new = renewed(handle, answer.header(ChangeInvisibleTimeResponseHeader))
-    text = new.text if log_offset is None else text_of(new, log_offset)
-    return _Changed(status=ok(), receipt_handle=text)
+    new = renewed(handle.receipt, answer.header(ChangeInvisibleTimeResponseHeader))
+    return _Changed(status=ok(), receipt_handle=handle._replace(receipt=new).text)
 
 
 def hidden(
-    exchange: Exchange, group: str, topic: str, handle: Receipt, duration_ms: int, *, suspend: bool
+    exchange: Exchange, handle: Handle, group: str, topic: str, duration_ms: int, *, suspend: bool
 ) -> Command:
     """The request that hides a message for a time from now on."""
-    assert handle.offset is not None, "it was checked"
+    receipt = handle.receipt
+    assert receipt.offset is not None, "it was checked"
     header = ChangeInvisibleTimeRequestHeader(
         consumer_group=group,
-        topic=handle.topic(topic, group),
-        queue_id=handle.queue_id,
-        extra_info=handle.text,
-        offset=handle.offset,
-        bname=handle.broker_name,
+        topic=receipt.topic(topic, group),
+        queue_id=receipt.queue_id,
+        extra_info=receipt.text,
+        offset=receipt.offset,
+        bname=receipt.broker_name,
         invisible_time=duration_ms,
+        lite_topic=handle.lite_topic,
         suspend=suspend,
     )
     return exchange.command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
@@ -330,22 +369,24 @@ def renewed(handle: Receipt, times: ChangeInvisibleTimeResponseHeader) -> Receip
 def forward(exchange: Exchange, asked: Any) -> Steps:
     """ForwardMessageToDeadLetterQueue."""
     group, topic = group_of(asked.group), topic_of(asked.topic)
-    handle, log_offset = handle_of(asked.receipt_handle)
-    if log_offset is None:
+    if broadcasting.is_handle(asked.receipt_handle):
+        return _Forwarded(status=ok())
+    handle = handle_of(asked.receipt_handle)
+    if handle.log_offset is None:
         raise Refusal(
             Code.INVALID_RECEIPT_HANDLE,
             "the handle does not say where the message is: give that of the receive",
         )
-    (moved,) = yield [_put_aside(exchange, group, topic, handle, log_offset, asked.message_id)]
+    (moved,) = yield [_put_aside(exchange, handle, group, topic, asked.message_id)]
     checked(moved)
-    (acked,) = yield [_ack(exchange, group, topic, handle)]
+    (acked,) = yield [_ack(exchange, handle, group, topic)]
     exchange.session.leases.forget(group, topic, handle)
     return _Forwarded(status=handle_status(acked))
 
 
 def query_assignment(exchange: Exchange, asked: Any) -> Steps:
     """QueryAssignment: each broker with all its queues; of an ordered group each queue, for its members work
-    on queues one message at a time."""
+    on queues one message at a time, and of one that broadcasts."""
     group, topic = group_of(asked.group), topic_of(asked.topic)
     yield from exchange.know(group=group)
     route = yield from route_of(exchange, topic)
@@ -353,11 +394,13 @@ def query_assignment(exchange: Exchange, asked: Any) -> Steps:
     if not readable:
         raise Refusal(Code.FORBIDDEN, f"topic {topic} has no queue that may be read")
     config = exchange.backend.group(group)
-    is_fifo = config is not None and config.consume_message_orderly
+    # Lite topics are read in order whoever asks.
+    in_order = config is not None and config.consume_message_orderly and not exchange.session.has_lite_topics
+    by_queue = in_order or broadcasting.broadcasts(config)
     endpoints = asked.endpoints if asked.endpoints.addresses else own_endpoints(exchange)
     response = _Assigned(status=ok())
     for each in readable:
-        for at in range(each.read_queue_nums) if is_fifo else [_ALL_QUEUES]:
+        for at in range(each.read_queue_nums) if by_queue else [_ALL_QUEUES]:
             queue = queue_of(exchange, asked.topic, topic, each, at, endpoints)
             response.assignments.add(message_queue=queue)
     return response
@@ -366,7 +409,7 @@ def query_assignment(exchange: Exchange, asked: Any) -> Steps:
 def renew(exchange: Exchange, due: Sequence[Lease]) -> Steps:
     """Renew leases that end soon."""
     answers = yield [
-        hidden(exchange, each.group, each.topic, each.handle, RENEWED_INVISIBLE_MS, suspend=False)
+        hidden(exchange, each.handle, each.group, each.topic, RENEWED_INVISIBLE_MS, suspend=False)
         for each in due
     ]
     leases = exchange.session.leases
@@ -384,7 +427,7 @@ def give_back(exchange: Exchange) -> Steps:
     left = exchange.session.leases.take()
     for start in range(0, len(left), _MAX_ACKS):
         yield [
-            hidden(exchange, each.group, each.topic, each.handle, 0, suspend=True)
+            hidden(exchange, each.handle, each.group, each.topic, 0, suspend=True)
             for each in left[start : start + _MAX_ACKS]
         ]
 

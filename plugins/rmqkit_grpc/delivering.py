@@ -17,7 +17,7 @@ from rmqkit.protocol.message_id import host_text, offset_message_id
 from rmqkit.protocol.record import unpack_all
 from rmqkit_grpc.limits import MAX_INFLATED_BYTES
 from rmqkit_grpc.messages import V2
-from rmqkit_grpc.properties import BORN_HOST, LITE_TOPIC, RESERVED, TRACE_CONTEXT, kind_of
+from rmqkit_grpc.properties import BORN_HOST, RESERVED, TRACE_CONTEXT, kind_of
 
 _Message = V2.messages["Message"]
 _ENCODINGS = V2.enums["Encoding"]
@@ -101,7 +101,7 @@ def _add_texts(system: Any, properties: Mapping[str, str]) -> None:
     system.keys.extend(props.split_keys(get(props.KEYS)))
     if (group := get(props.SHARDING_KEY)) is not None:
         system.message_group = group
-    if (lite := get(LITE_TOPIC)) is not None:
+    if (lite := get(props.LITE_TOPIC)) is not None:
         system.lite_topic = lite
     if (trace := get(TRACE_CONTEXT)) is not None:
         system.trace_context = trace

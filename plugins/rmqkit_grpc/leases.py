@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rmqkit.protocol.receipt import Receipt
+from rmqkit_grpc.handles import Handle
 from rmqkit_grpc.limits import MAX_RENEWALS_MS, MAX_RENEWED, RENEW_BEFORE_MS
 
-#: Group, topic that the message was read from, queue, offset.
-Key = tuple[str, str, int, int]
+#: Group, topic that the message was read from, lite topic, queue, offset.
+Key = tuple[str, str, str | None, int, int]
 
 
 class Lease(NamedTuple):
@@ -21,7 +21,7 @@ class Lease(NamedTuple):
 
     group: str
     topic: str
-    handle: Receipt
+    handle: Handle
     since_ms: int
     until_ms: int
 
@@ -40,12 +40,12 @@ class Leases:
         """How many more can be renewed."""
         return MAX_RENEWED - len(self._leases)
 
-    def add(self, group: str, topic: str, handle: Receipt, now_ms: int) -> None:
+    def add(self, group: str, topic: str, handle: Handle, now_ms: int) -> None:
         """A message was delivered."""
-        until_ms = handle.pop_time_ms + handle.invisible_ms
+        until_ms = handle.receipt.pop_time_ms + handle.receipt.invisible_ms
         self._leases[_key(group, topic, handle)] = Lease(group, topic, handle, now_ms, until_ms)
 
-    def forget(self, group: str, topic: str, handle: Receipt) -> None:
+    def forget(self, group: str, topic: str, handle: Handle) -> None:
         """A message is finished, or its client has changed its lease."""
         self._leases.pop(_key(group, topic, handle), None)
 
@@ -73,9 +73,10 @@ class Leases:
         return found
 
 
-def _key(group: str, topic: str, handle: Receipt) -> Key:
-    assert handle.offset is not None, "it was checked"
-    return group, handle.topic(topic, group), handle.queue_id, handle.offset
+def _key(group: str, topic: str, handle: Handle) -> Key:
+    receipt = handle.receipt
+    assert receipt.offset is not None, "it was checked"
+    return group, receipt.topic(topic, group), handle.lite_topic, receipt.queue_id, receipt.offset
 
 
 __all__ = ["Lease", "Leases"]

@@ -75,3 +75,6 @@ CLUSTER_LOOK_MS = 10_000
 MAX_PROXIED_GROUPS = 50_000
 MAX_PROXIED_BODY_BYTES = 4 * 1024 * 1024
 QUEUES_OF_NEW_TOPICS = 4
+#: Clients of groups that broadcast, and queues of one of them, whose places are kept.
+MAX_BROADCAST_CLIENTS = 10_000
+MAX_BROADCAST_QUEUES = 1_024

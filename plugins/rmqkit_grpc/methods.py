@@ -8,7 +8,17 @@ from typing import Any
 
 from attrs import frozen
 
-from rmqkit_grpc import consuming, inspection, offsets, producing, recalling, routing, telemetry, transactions
+from rmqkit_grpc import (
+    consuming,
+    inspection,
+    lite,
+    offsets,
+    producing,
+    recalling,
+    routing,
+    telemetry,
+    transactions,
+)
 from rmqkit_grpc.messages import PACKAGE, V2
 from rmqkit_grpc.session import Exchange, Steps
 from rmqkit_grpc.statuses import Status
@@ -116,6 +126,7 @@ def _table() -> dict[str, Method]:
         _unary("GetOffset", offsets.get_offset),
         _unary("UpdateOffset", offsets.update_offset),
         _unary("QueryOffset", offsets.query_offset),
+        _unary("SyncLiteSubscription", lite.sync),
     ]
     return {service + each.name: each for each in found} | _tools()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from rmqkit.errors import RequestRefused, RmqError
+from rmqkit.model import properties as props
 from rmqkit.model.route import compact
 from rmqkit.model.subscription import HeartbeatData
 from rmqkit.plugin.request import Outcome, Peer, RequestProcessor
@@ -18,6 +19,7 @@ from rmqkit.protocol.headers import (
     ChangeInvisibleTimeRequestHeader,
     GetRouteInfoRequestHeader,
     GroupRequestHeader,
+    PopLiteMessageRequestHeader,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
     PullMessageRequestHeader,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 PASSED = (
     RequestCode.SEND_MESSAGE_V2,
     RequestCode.POP_MESSAGE,
+    RequestCode.POP_LITE_MESSAGE,
+    RequestCode.LITE_SUBSCRIPTION_CTL,
     RequestCode.ACK_MESSAGE,
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
     RequestCode.CONSUMER_SEND_MSG_BACK,
@@ -50,7 +54,8 @@ PASSED = (
 )
 _Answering = Callable[[Command, Peer], Awaitable[Command]]
 _FOR_GRPC = "this is a proxy for clients of gRPC: clients of remoting connect to name servers and brokers"
-_HELD = (RequestCode.POP_MESSAGE, RequestCode.PULL_MESSAGE)
+_POPS = (RequestCode.POP_MESSAGE, RequestCode.POP_LITE_MESSAGE)
+_HELD = (*_POPS, RequestCode.PULL_MESSAGE)
 
 
 class Passing(RequestProcessor):
@@ -107,17 +112,22 @@ class Passing(RequestProcessor):
         if not broker:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, "the request names no broker")
         answered = await self._relay.call(broker, command, PASSING_TIMEOUT_MS + _held_ms(command))
-        if command.code == RequestCode.POP_MESSAGE and peer.closed and not answered.code:
+        if command.code in _POPS and peer.closed and not answered.code:
             await self._give_back(command, answered)
         answered.opaque = command.opaque
         return answered
 
     async def _give_back(self, command: Command, popped: Command) -> None:
         """Let messages be delivered to others whose receive was given up meanwhile."""
-        asked = command.header(PopMessageRequestHeader)
+        is_lite = command.code == RequestCode.POP_LITE_MESSAGE
+        asked: PopLiteMessageRequestHeader | PopMessageRequestHeader
+        if is_lite:
+            asked = command.header(PopLiteMessageRequestHeader)
+        else:
+            asked = command.header(PopMessageRequestHeader)
         handles = receipts(popped.header(PopMessageResponseHeader), asked.bname or "")
         for stored in stored_in(popped.body):
-            own = stored.properties.get("POP_CK")
+            own = stored.properties.get(props.POP_CK)
             handle = parse_receipt(own) if own else handles.get((stored.queue_id, stored.queue_offset))
             if handle is None or handle.offset is None:
                 continue
@@ -128,6 +138,7 @@ class Passing(RequestProcessor):
                 extra_info=handle.text,
                 offset=handle.offset,
                 invisible_time=0,
+                lite_topic=stored.properties.get(props.LITE_TOPIC) if is_lite else None,
                 suspend=True,
             )
             again = request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header)
@@ -154,6 +165,8 @@ def _held_ms(command: Command) -> int:
     """How long a broker may hold a request."""
     if command.code == RequestCode.POP_MESSAGE:
         return command.header(PopMessageRequestHeader).poll_time
+    if command.code == RequestCode.POP_LITE_MESSAGE:
+        return command.header(PopLiteMessageRequestHeader).poll_time
     if command.code == RequestCode.PULL_MESSAGE:
         return command.header(PullMessageRequestHeader).suspend_timeout_millis
     return 0

@@ -10,7 +10,7 @@ from typing import Any
 from rmqkit.errors import MessageIllegal
 from rmqkit.model import properties as props
 from rmqkit.model.message_type import TopicMessageType, declared_type
-from rmqkit.model.names import RETRY_PREFIX
+from rmqkit.model.names import RETRY_PREFIX, lite_topic_fault
 from rmqkit.model.sysflag import COMPRESSED, TRANSACTION_PREPARED
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
@@ -30,7 +30,6 @@ from rmqkit_grpc.properties import (
     BORN_HOST,
     BORN_TIMESTAMP,
     CHECK_IMMUNITY_TIME,
-    LITE_TOPIC,
     RESERVED,
     TRACE_CONTEXT,
     TYPES,
@@ -245,7 +244,10 @@ def _add_kind(properties: dict[str, str], system: Any) -> None:
             )
         properties[props.SHARDING_KEY] = group
     if system.HasField("lite_topic"):
-        properties[LITE_TOPIC] = system.lite_topic
+        fault = lite_topic_fault(system.lite_topic)
+        if fault is not None:
+            raise Refusal(Code.ILLEGAL_LITE_TOPIC, fault)
+        properties[props.LITE_TOPIC] = system.lite_topic
     if system.HasField("priority"):
         properties[props.PRIORITY] = str(system.priority)
 

@@ -10,7 +10,6 @@ from rmqkit_grpc.messages import V2
 BORN_HOST = "__BORNHOST"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"
 CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
-LITE_TOPIC = "__LITE_TOPIC"
 TRACE_CONTEXT = "TRACE_CONTEXT"
 
 #: Names that an application's properties may not have (wire-protocol sheet, section 5.3; Java:
@@ -18,7 +17,7 @@ TRACE_CONTEXT = "TRACE_CONTEXT"
 RESERVED = frozenset(
     {
         *props.OF_ONE_SENDING,
-        *(BORN_HOST, BORN_TIMESTAMP, CHECK_IMMUNITY_TIME, LITE_TOPIC, props.PRIORITY, TRACE_CONTEXT),
+        *(BORN_HOST, BORN_TIMESTAMP, CHECK_IMMUNITY_TIME, props.LITE_TOPIC, props.PRIORITY, TRACE_CONTEXT),
         *("TRANSACTION_CHECK_TIMES", "TRAN_PREPARED_QUEUE_OFFSET", "__transactionId__", "INSTANCE_ID"),
         *("CONSUME_START_TIME", "EXTEND_UNIQ_INFO", "1ST_POP_TIME", "POP_CK_OFFSET", "REDIRECT"),
         *("PROPERTY_FORWARD_QUEUE_ID", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "DUP_INFO"),
@@ -41,12 +40,12 @@ def kind_of(properties: Mapping[str, str]) -> int:
         return TYPES["FIFO"]
     if props.PRIORITY in properties:
         return TYPES["PRIORITY"]
-    if LITE_TOPIC in properties:
+    if props.LITE_TOPIC in properties:
         return TYPES["LITE"]
     return TYPES["NORMAL"]
 
 
 __all__ = [
-    "BORN_HOST", "BORN_TIMESTAMP", "CHECK_IMMUNITY_TIME", "LITE_TOPIC", "RESERVED",
+    "BORN_HOST", "BORN_TIMESTAMP", "CHECK_IMMUNITY_TIME", "RESERVED",
     "TRACE_CONTEXT", "TYPES", "kind_of",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """What a broker asks of a client, over its Telemetry: the outcome of a transaction, a thread dump, the
-trial of a message (gRPC sheet, section 6). The answers to the last two go back as those of remoting
-clients."""
+trial of a message; and what it tells one, that a lite topic is no longer its (gRPC sheet, section 6). The
+answers for dumps and trials go back as those of remoting clients."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 from rmqkit.model import names
 from rmqkit.protocol.codes import FLAG_RESPONSE, RequestCode
 from rmqkit.protocol.command import Command
+from rmqkit.protocol.headers import NotifyUnsubscribeLiteRequestHeader
 from rmqkit_grpc.delivering import Delivery, stored_in
 from rmqkit_grpc.messages import V2, Code
 from rmqkit_grpc.session import Session, name_of
@@ -53,6 +54,14 @@ def _trial(session: Session, command: Command) -> Any:
     topic = _resource(session, stored.topic)
     asked.verify_message_command.message.CopyFrom(Delivery(topic).message(stored))
     return asked
+
+
+def _lost_lite_topic(session: Session, command: Command) -> Any:
+    told = _Telemetry()
+    told.notify_unsubscribe_lite_command.lite_topic = command.header(
+        NotifyUnsubscribeLiteRequestHeader
+    ).lite_topic
+    return told
 
 
 def _resource(session: Session, topic: str) -> Any:
@@ -104,6 +113,7 @@ _QUESTIONS: dict[int, Callable[[Session, Command], Any]] = {
     RequestCode.CHECK_TRANSACTION_STATE: question_of,
     RequestCode.GET_CONSUMER_RUNNING_INFO: _thread_dump,
     RequestCode.CONSUME_MESSAGE_DIRECTLY: _trial,
+    RequestCode.NOTIFY_UNSUBSCRIBE_LITE: _lost_lite_topic,
 }
 
 __all__ = ["answer_of", "asked_of"]

@@ -16,7 +16,7 @@ from rmqkit.protocol.command import Command, header_fields, request
 from rmqkit.protocol.signature import AUTHORIZATION, DATE_TIME, SECURITY_TOKEN, grpc_proof
 from rmqkit_grpc.framing import timeout_ms
 from rmqkit_grpc.leases import Leases
-from rmqkit_grpc.messages import Code
+from rmqkit_grpc.messages import V2, Code
 from rmqkit_grpc.statuses import Refusal
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: and returns the answer of the call, or several. It may raise Refusal, GrpcError, and what the codecs raise.
 Steps = Generator[Sequence[Command], Sequence[Command], Any]
 
+_LITE_CONSUMERS = frozenset(
+    V2.enums["ClientType"][name] for name in ("LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER")
+)
 _NO_CREDENTIALS = ("", b"")
 _SESSION_TOKEN = "x-mq-session-token"
 
@@ -70,6 +73,11 @@ class Session:
     @property
     def is_consumer(self) -> bool:
         return self.settings is not None and self.settings.HasField("subscription")
+
+    @property
+    def has_lite_topics(self) -> bool:
+        """Whether it is a consumer of lite topics."""
+        return self.settings is not None and self.settings.client_type in _LITE_CONSUMERS
 
 
 class Exchange:

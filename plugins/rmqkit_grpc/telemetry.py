@@ -9,7 +9,11 @@ from typing import Any
 
 import msgspec
 
+from rmqkit.model.attributes import LITE_SUB_QUOTA
+from rmqkit.model.names import MAX_LITE_TOPIC_LENGTH
 from rmqkit.model.subscription import (
+    BROADCASTING,
+    CLUSTERING,
     CONSUME_ACTIVELY,
     CONSUME_PASSIVELY,
     ConsumerData,
@@ -19,6 +23,7 @@ from rmqkit.model.subscription import (
 )
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.headers import UnregisterClientRequestHeader
+from rmqkit_grpc.broadcasting import broadcasts
 from rmqkit_grpc.consuming import give_back
 from rmqkit_grpc.framing import GrpcError, GrpcStatus
 from rmqkit_grpc.limits import MAX_MESSAGE_BYTES, MAX_POLLING_MS, MAX_RECEIVE_BATCH, MAX_SETTINGS_ENTRIES
@@ -42,7 +47,7 @@ _CONSUMERS = _PASSIVE | {
 #: Times of retries of a consumer, in seconds, and of a producer, in milliseconds.
 _RETRIES_S = (1, 5, 10, 30, *range(60, 601, 60), 1_200, 1_800, 3_600, 7_200)
 _SEND_TRIES, _SEND_FIRST_MS, _SEND_MAX_S, _SEND_FACTOR = 3, 10, 1, 2.0
-_LITE_QUOTA, _LITE_TOPIC_LENGTH = 2_000, 64
+_LITE_QUOTA = 2_000
 _PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 _MAX_CLIENT_PROPERTIES, _MAX_PROPERTY_VALUE, _MAX_PROPERTIES_BYTES = 32, 256, 4_096
 _RESERVED_PREFIX = "rocketmq."
@@ -72,11 +77,11 @@ def _settings(exchange: Exchange, settings: Any) -> Steps:
         raise Refusal(Code.BAD_REQUEST, f"{entries} topics, at most {MAX_SETTINGS_ENTRIES} are allowed")
     _check_properties(settings.client_properties)
     session = exchange.session
-    beat = _beat(session, settings, settings.client_type)
+    if settings.HasField("subscription"):
+        yield from exchange.know(group=group_of(settings.subscription.group))
+    beat = _beat(exchange, settings, settings.client_type)
     (registered,) = yield [exchange.command(RequestCode.HEART_BEAT, body=msgspec.json.encode(beat))]
     checked(registered)
-    if settings.HasField("subscription"):
-        yield from exchange.know(group=name_of(settings.subscription.group))
     session.settings, session.telemetry = settings, exchange.stream
     return _Command(status=ok(), settings=merged(exchange, settings))
 
@@ -118,8 +123,9 @@ def merged(exchange: Exchange, given: Any) -> Any:
     subscription.fifo = group is not None and group.consume_message_orderly
     subscription.receive_batch_size = MAX_RECEIVE_BATCH
     subscription.long_polling_timeout.seconds = MAX_POLLING_MS // 1_000
-    subscription.lite_subscription_quota = _LITE_QUOTA
-    subscription.max_lite_topic_size = _LITE_TOPIC_LENGTH
+    quota = "" if group is None else group.attributes.get(LITE_SUB_QUOTA, "")
+    subscription.lite_subscription_quota = int(quota) if quota.isdigit() else _LITE_QUOTA
+    subscription.max_lite_topic_size = MAX_LITE_TOPIC_LENGTH
     return settings
 
 
@@ -128,11 +134,11 @@ def heartbeat(exchange: Exchange, asked: Any) -> Steps:
     it names."""
     session = exchange.session
     if session.settings is not None:
-        beat = _beat(session, session.settings, asked.client_type or session.settings.client_type)
+        beat = _beat(exchange, session.settings, asked.client_type or session.settings.client_type)
     elif asked.HasField("group") and asked.client_type in _CONSUMERS:
         beat = HeartbeatData(
             client_id=session.client_id,
-            consumer_data_set=[_consumer(group_of(asked.group), asked.client_type, None)],
+            consumer_data_set=[_consumer(exchange, group_of(asked.group), asked.client_type, None)],
         )
     elif asked.client_type == _CLIENTS["PRODUCER"]:
         beat = HeartbeatData(client_id=session.client_id)
@@ -145,9 +151,10 @@ def heartbeat(exchange: Exchange, asked: Any) -> Steps:
     return _HeartbeatResponse(status=ok())
 
 
-def _beat(session: Session, settings: Any, client_type: int) -> HeartbeatData:
+def _beat(exchange: Exchange, settings: Any, client_type: int) -> HeartbeatData:
     """The registration that settings mean. Producers are known by the topics to which they send, so that a
     transaction can be checked with any producer of the topic."""
+    session = exchange.session
     if settings.HasField("publishing"):
         topics = {topic_of(each) for each in settings.publishing.topics}
         producers = [ProducerData(group_name=topic) for topic in sorted(topics)]
@@ -156,13 +163,16 @@ def _beat(session: Session, settings: Any, client_type: int) -> HeartbeatData:
     group = group_of(subscription.group)
     found = [subscription_of(topic_of(each.topic), each.expression) for each in subscription.subscriptions]
     return HeartbeatData(
-        client_id=session.client_id, consumer_data_set=[_consumer(group, client_type, found)]
+        client_id=session.client_id, consumer_data_set=[_consumer(exchange, group, client_type, found)]
     )
 
 
-def _consumer(group: str, client_type: int, found: list[SubscriptionData] | None) -> ConsumerData:
+def _consumer(
+    exchange: Exchange, group: str, client_type: int, found: list[SubscriptionData] | None
+) -> ConsumerData:
     kind = CONSUME_PASSIVELY if client_type in _PASSIVE else CONSUME_ACTIVELY
-    return ConsumerData(group_name=group, consume_type=kind, subscription_data_set=found)
+    model = BROADCASTING if broadcasts(exchange.backend.group(group)) else CLUSTERING
+    return ConsumerData(group_name=group, consume_type=kind, message_model=model, subscription_data_set=found)
 
 
 def terminate(exchange: Exchange, asked: Any) -> Steps:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rmqkit.errors import DecodeError, RequestRefused
+from rmqkit.model import names
 from rmqkit.plugin.acks import Acknowledgement
 from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
 from rmqkit.protocol.codes import ResponseCode
@@ -54,7 +55,8 @@ def leased(
     except DecodeError as error:
         raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"extraInfo is no handle: {error}") from error
     _check_own(engine, handle, header)
-    key = QueueKey(header.consumer_group, header.topic, header.queue_id)
+    topic = header.topic if header.lite_topic is None else names.lite_queue(header.topic, header.lite_topic)
+    key = QueueKey(header.consumer_group, topic, header.queue_id)
     try:
         lease = engine.leases.find(key, header.offset, handle.pop_time_ms)
     except NotLeased as error:

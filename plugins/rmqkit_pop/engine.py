@@ -62,6 +62,8 @@ class Engine:
         self.applied: dict[int, int] = {}
         #: (revive queue, offset) of own records behind those of others, which are not applied yet.
         self.ahead: set[tuple[int, int]] = set()
+        #: Called with an ordered queue whose messages may be delivered again, or further ones.
+        self.woken: Callable[[QueueKey], None] | None = None
         self._unsettled: dict[int, dict[int, None]] = {}
         self._told: dict[QueueKey, int] = {}
         broker.topics.on_turn.append(self.forget_topic)
@@ -259,6 +261,8 @@ class Engine:
     def wake(self, queue: Queue) -> None:
         """Let those look once more that wait for a queue of a group, though no message has come."""
         key = queue.key
+        if self.woken is not None:
+            self.woken(key)
         for queue_id in (-1, key.queue_id):
             for pops in (True, False):
                 self.broker.held.arrived(*waiting_key(key.group, key.topic, queue_id, pops=pops), 1)
@@ -297,8 +301,11 @@ class Engine:
 
     def forget_topic(self, topic: str) -> None:
         """End the leases of a topic that was deleted: another one with its name has other messages."""
-        if not self.ready or self.broker.topics.get(topic) is not None:
-            return
+        if self.ready and self.broker.topics.get(topic) is None:
+            self.forget_queues(topic)
+
+    def forget_queues(self, topic: str) -> None:
+        """End the leases of all queues under this name."""
         for key, queue in list(self.leases.queues.items()):
             if key.topic == topic:
                 for lease in dict.fromkeys(queue.leases.values()):

@@ -54,7 +54,7 @@ _TEXT_COPIES = 3
 _NOTHING = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=0)
 
 
-class _Pop(msgspec.Struct, eq=False, gc=False):
+class Pop(msgspec.Struct, eq=False, gc=False):
     """A checked pop. Calling it runs a held one again; it refers to no object that the garbage collector
     would visit, as HeldRequest."""
 
@@ -66,6 +66,8 @@ class _Pop(msgspec.Struct, eq=False, gc=False):
     deadline_ms: int
     ticket: Ticket | None = None
     keys: tuple[HeldKey, ...] = ()
+    #: Of a pop of lite topics.
+    client_id: str = ""
 
     def __call__(self, final: bool) -> tuple[int, ...] | None:
         return self.processor.retry(self, final)
@@ -95,40 +97,32 @@ class PopProcessor(EachRequest):
         header = request.header(PopMessageRequestHeader)
         engine = self._engine
         check(engine, header)
-        _check_fields(header)
+        check_fields(header)
         deadline_ms = check_wait(header, engine.broker.clock.now_ms())
-        pop = _Pop(self, request, header, peer, filter_of(engine, header), deadline_ms)
+        pop = Pop(self, request, header, peer, filter_of(engine, header), deadline_ms)
         return self._first(pop)
 
-    def _first(self, pop: _Pop) -> Outcome:
+    def _first(self, pop: Pop) -> Outcome:
         """Answer or hold. Raises RequestRefused, Unsaved."""
         return self._when_read(pop, partial(self._held_or_answered, pop, final=False))
 
-    def _when_read(self, pop: _Pop, then: Callable[[PopRead], Outcome]) -> Outcome:
+    def _when_read(self, pop: Pop, then: Callable[[PopRead], Outcome]) -> Outcome:
         """What `then` makes of a look for messages, at once or by a task of the connection."""
         if pop.filter.records_async is not None:
             return pop.peer.answer_async(pop.request, partial(self._filtered, pop, then))
         try:
-            return then(self._look(pop))
+            return then(self.look(pop))
         except NotInMemory as missed:
             again = partial(
-                retry_when_cached, self._engine.broker.store, lambda: then(self._look(pop)), missed
+                retry_when_cached, self._engine.broker.store, lambda: then(self.look(pop)), missed
             )
             return pop.peer.answer_async(pop.request, again)
 
-    def _look(self, pop: _Pop) -> PopRead:
+    def look(self, pop: Pop) -> PopRead:
         """Look for messages. Raises NotInMemory, RequestRefused, Unsaved."""
         engine, header = self._engine, pop.header
         config, group = check(engine, header)
-        room = engine.room(header.consumer_group)
-        if room <= 0:
-            raise RequestRefused(
-                ResponseCode.POLLING_FULL,
-                f"group {header.consumer_group} has {engine.leases.by_group[header.consumer_group]} leased"
-                f" messages, all groups together {engine.leases.count}: acknowledge some first"
-                " (popMaxLeasesPerGroup, popMaxLeases)",
-            )
-        read = PopRead(engine, header, pop.filter, min(header.max_msg_nums, room))
+        read = PopRead(engine, header, pop.filter, self.room(header))
         self._turn += 1
         ranked = not header.order and by_priority(config, group, self._turn)
         own = ranked_sources(engine, header, config) if ranked else own_sources(header, config, self._turn)
@@ -142,7 +136,20 @@ class PopProcessor(EachRequest):
         read.look([*retries, *own] if first else [*own, *retries])
         return read
 
-    async def _filtered(self, pop: _Pop, then: Callable[[PopRead], Outcome]) -> Outcome:
+    def room(self, header: PopMessageRequestHeader) -> int:
+        """The number of messages that a pop may lease, at least one. Raises RequestRefused."""
+        engine = self._engine
+        room = engine.room(header.consumer_group)
+        if room <= 0:
+            raise RequestRefused(
+                ResponseCode.POLLING_FULL,
+                f"group {header.consumer_group} has {engine.leases.by_group[header.consumer_group]} leased"
+                f" messages, all groups together {engine.leases.count}: acknowledge some first"
+                " (popMaxLeasesPerGroup, popMaxLeases)",
+            )
+        return min(header.max_msg_nums, room)
+
+    async def _filtered(self, pop: Pop, then: Callable[[PopRead], Outcome]) -> Outcome:
         """What `then` makes of a look with a filter that is awaited: it looks again with each verdict that
         was missing. Raises RequestRefused, Unsaved."""
         verdicts: dict[bytes, bool] = {}
@@ -159,7 +166,7 @@ class PopProcessor(EachRequest):
         while True:
             missing.clear()
             try:
-                read = self._look(looked)
+                read = self.look(looked)
             except NotInMemory as missed:
                 await self._engine.broker.store.fetch(missed)
                 continue
@@ -170,7 +177,7 @@ class PopProcessor(EachRequest):
                 verdicts[record] = wanted
             await trio.lowlevel.checkpoint()
 
-    def _held_or_answered(self, pop: _Pop, read: PopRead, *, final: bool) -> Outcome:
+    def _held_or_answered(self, pop: Pop, read: PopRead, *, final: bool) -> Outcome:
         if read.found:
             return self._lease(pop, read)
         self._pass_over(read)
@@ -184,15 +191,23 @@ class PopProcessor(EachRequest):
         for queue, offset in read.passed:
             self._engine.pass_over(queue, offset)
 
-    def _hold(self, pop: _Pop, read: PopRead) -> bool:
+    def keys_of(self, pop: Pop) -> tuple[HeldKey, ...]:
+        """What a pop waits for. Raises RequestRefused, Unsaved."""
+        config, _ = check(self._engine, pop.header)
+        return held_keys(self._engine, pop.header, config)
+
+    def offsets_of(self, pop: Pop) -> tuple[int, ...]:
+        """The offsets at which it waits."""
+        return tuple(held_offsets(self._engine, pop.header, pop.keys))
+
+    def _hold(self, pop: Pop, read: PopRead) -> bool:
         engine = self._engine
-        config, _ = check(engine, pop.header)
-        pop.keys = held_keys(engine, pop.header, config)
+        pop.keys = self.keys_of(pop)
         held = HeldRequest(
             pop.request,
             pop.peer,
             pop.keys,
-            tuple(held_offsets(engine, pop.header, pop.keys)),
+            self.offsets_of(pop),
             pop.deadline_ms,
             pop.filter.unit,
             pop,
@@ -210,7 +225,7 @@ class PopProcessor(EachRequest):
                 engine.wake(queue)
         return True
 
-    def retry(self, pop: _Pop, final: bool) -> tuple[int, ...] | None:
+    def retry(self, pop: Pop, final: bool) -> tuple[int, ...] | None:
         """Run a held pop again (HeldRequest.retry). Raises nothing."""
         ticket = pop.ticket
         assert ticket is not None, "a held pop has one"
@@ -219,15 +234,15 @@ class PopProcessor(EachRequest):
             if pop.peer.closed:
                 outcome = self._timeout(pop)
             elif not final and self._is_idle(pop):
-                return tuple(held_offsets(self._engine, pop.header, pop.keys))
+                return self.offsets_of(pop)
             elif pop.filter.records_async is not None:
                 pop.ticket = None
                 outcome = self._first(pop)
             else:
-                read = self._look(pop)
+                read = self.look(pop)
                 if not read.found and not final and self._engine.broker.clock.now_ms() < pop.deadline_ms:
                     self._pass_over(read)
-                    return tuple(held_offsets(self._engine, pop.header, pop.keys))
+                    return self.offsets_of(pop)
                 outcome = self._held_or_answered(pop, read, final=True)
         except NotInMemory:
             outcome = self._when_read(pop, partial(self._held_or_answered, pop, final=True))
@@ -236,7 +251,7 @@ class PopProcessor(EachRequest):
         ticket.complete((outcome,))
         return None
 
-    def _is_idle(self, pop: _Pop) -> bool:
+    def _is_idle(self, pop: Pop) -> bool:
         """Whether another one that was woken with it has taken everything: a cheap look, for one message
         wakes all that wait for it."""
         if pop.header.order:
@@ -248,10 +263,10 @@ class PopProcessor(EachRequest):
                 return False
         return True
 
-    def _timeout(self, pop: _Pop) -> Command:
+    def _timeout(self, pop: Pop) -> Command:
         return answer(pop.request, ResponseCode.POLLING_TIMEOUT, "no message came in time")
 
-    def _nothing(self, pop: _Pop, read: PopRead, code: ResponseCode) -> Command:
+    def _nothing(self, pop: Pop, read: PopRead, code: ResponseCode) -> Command:
         header = PopMessageResponseHeader(
             pop_time=self._engine.broker.clock.now_ms(),
             invisible_time=pop.header.invisible_time,
@@ -264,7 +279,7 @@ class PopProcessor(EachRequest):
         self._engine.broker.stats.missed_pulls += 1
         return answer(pop.request, code, remark, header=header)
 
-    def _lease(self, pop: _Pop, read: PopRead) -> Outcome:
+    def _lease(self, pop: Pop, read: PopRead) -> Outcome:
         """Lease the messages; they are delivered when the leases are stored. Raises RequestRefused."""
         engine, header = self._engine, pop.header
         self._pass_over(read)
@@ -279,7 +294,7 @@ class PopProcessor(EachRequest):
         stored.when_settled(lambda outcome: ticket.complete((_settled(pop.request, reply, outcome),)))
         return ticket
 
-    def _reply(self, pop: _Pop, read: PopRead, records: list[CheckPointRecord], now_ms: int) -> Answer:
+    def _reply(self, pop: Pop, read: PopRead, records: list[CheckPointRecord], now_ms: int) -> Answer:
         engine, header = self._engine, pop.header
         ordered = bool(header.order)
         pop_ms = records[0].pop_ms
@@ -317,22 +332,24 @@ class PopProcessor(EachRequest):
         stats = engine.broker.stats
         stats.found_pulls += 1
         for each, record in zip(read.found, records, strict=True):
-            if each.source.is_retry:
-                slices += [self._as_original(pop, record, data) for data in each.records]
+            if each.source.key.topic != header.topic:
+                slices += [self._as_original(pop, record, at, data) for at, data in enumerate(each.records)]
             else:
                 slices += each.records
-            stats.got(header.consumer_group, each.source.key.topic, len(each.records), each.size)
+            topic = each.source.key.topic if each.source.is_retry else header.topic
+            stats.got(header.consumer_group, topic, len(each.records), each.size)
         return Reply(head, slices, sum(map(len, slices)))
 
-    def _as_original(self, pop: _Pop, lease: CheckPointRecord, data: Buffer) -> Buffer:
-        """A record of a retry topic under its original topic, with its handle. One that becomes too long by
-        it is delivered as it is: clients know retry topics."""
+    def _as_original(self, pop: Pop, lease: CheckPointRecord, at: int, data: Buffer) -> Buffer:
+        """The record number `at` of a lease in a retry topic, or in a lite topic, under the topic that was
+        asked for, with its handle. One that becomes too long by it is delivered as it is: clients know retry
+        topics."""
         stored = records_of.unpack(data, check_crc=False)
         handle = Receipt(
             lease.start,
             lease.pop_ms,
             lease.invisible_ms,
-            self._engine.revive_queue(lease.group),
+            ORDERED_QUEUE if lease.ordered else self._engine.revive_queue(lease.group),
             retry_mark(lease.topic),
             self._engine.broker.config.broker_name,
             lease.queue_id,
@@ -340,6 +357,8 @@ class PopProcessor(EachRequest):
         )
         message = restored(stored, pop.header.topic, stored.queue_id)
         message.prepared_offset = stored.prepared_offset
+        if lease.ordered:
+            message.reconsume_times += lease.attempts[at]
         try:
             message.properties_bytes = props.edited(stored.properties_bytes, (), {props.POP_CK: handle.text})
             size = records_of.message_size(message)
@@ -355,7 +374,8 @@ class PopProcessor(EachRequest):
         )
 
 
-def _check_fields(header: PopMessageRequestHeader) -> None:
+def check_fields(header: PopMessageRequestHeader) -> None:
+    """Check how much is asked for, and for how long. Raises RequestRefused."""
     if not 1 <= header.max_msg_nums <= MAX_BATCH:
         raise RequestRefused(
             ResponseCode.INVALID_PARAMETER,
@@ -380,4 +400,4 @@ def _settled(request: Command, reply: Answer, outcome: int | RequestRefused) -> 
     return error_answer(request, outcome) if isinstance(outcome, RequestRefused) else reply
 
 
-__all__ = ["PopProcessor", "check_invisible"]
+__all__ = ["Pop", "PopProcessor", "check_fields", "check_invisible"]

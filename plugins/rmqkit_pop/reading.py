@@ -58,11 +58,16 @@ class PopRead:
     def count(self) -> int:
         return sum(len(each.records) for each in self.found)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there are enough messages."""
+        return self.count >= self.limit or self._bytes >= MAX_ANSWER_BYTES
+
     def look(self, sources: Sequence[Source]) -> None:
         """Look into queues until there are enough messages. Raises NotInMemory, RequestRefused; nothing was
         changed then but what a repetition does not change further."""
         for source in sources:
-            if self.count >= self.limit or self._bytes >= MAX_ANSWER_BYTES:
+            if self.is_full:
                 return
             queue = queue_of(self.engine, source, self.header)
             found = self._in_order(source, queue) if queue.ordered else self._next(source, queue)

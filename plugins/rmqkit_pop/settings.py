@@ -8,8 +8,10 @@ import msgspec
 
 from rmqkit.config import Live
 
-#: Numbers of leases.
+#: Numbers of leases, or of lite topics.
 Leased = Annotated[int, msgspec.Meta(ge=1, le=100_000_000)]
+#: In ms.
+Span = Annotated[int, msgspec.Meta(ge=1_000, le=86_400_000)]
 
 
 class PopSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -27,6 +29,12 @@ class PopSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     default_pop_share_queue_num            members that share queues in mode POP; -1 means all
     pop_order_by                           what an ordered pop keeps in order: the whole queue as in Java, or
                                            messages with equal sharding keys
+    max_lmq_consume_queue_num              lite topics of the broker
+    max_lite_subscription_count            lite topics of all clients together
+    lite_subscription_check_timeout_mills  a client that does not say its lite topics again in this time has
+                                           none; Apache's clients say them every half minute
+    lite_ttl_check_interval                between two looks for lite topics that have expired, in ms
+    min_lite_ttl                           no lite topic expires sooner after its last message, in ms
     """
 
     revive_queue_num: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
@@ -42,3 +50,8 @@ class PopSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     default_message_request_mode: Live[Literal["PULL", "POP"]] = "PULL"
     default_pop_share_queue_num: Live[int] = -1
     pop_order_by: Live[Literal["queue", "key"]] = "queue"
+    max_lmq_consume_queue_num: Live[Leased] = 200_000
+    max_lite_subscription_count: Live[Leased] = 1_000_000
+    lite_subscription_check_timeout_mills: Live[Span] = 180_000
+    lite_ttl_check_interval: Live[Span] = 120_000
+    min_lite_ttl: Live[Span] = msgspec.field(default=900_000, name="minLiteTTl")

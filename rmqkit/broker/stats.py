@@ -149,7 +149,11 @@ class BrokerStats:
         if len(topics) != 1:
             self._put_topics(messages, results)
             return
-        item, count, size_bytes = self.topics[topics[0]], len(messages), looks.total_bytes_of(results)
+        topic = topics[0]
+        if topic.startswith(names.LITE_PREFIX):
+            topic = (names.lite_parts(topic) or (topic, ""))[0]
+        item = self.topics[topic]
+        count, size_bytes = len(messages), looks.total_bytes_of(results)
         item.add(count, size_bytes)
         self.put_messages += count
         self.put_bytes += size_bytes

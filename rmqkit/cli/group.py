@@ -101,6 +101,14 @@ def _arguments(parser: ArgumentParser) -> None:
         ("--ordered", "whether its 5.x clients get the messages of a queue in order"),
     ):
         add(name, choices=_SWITCH, help=text)
+    add(
+        "--attribute",
+        action="append",
+        default=[],
+        metavar="CHANGE",
+        help="a change of its attributes: +message.model=BROADCASTING sets one, --attribute=-message.model"
+        " removes it",
+    )
 
     for name, text in (
         ("pause", "let the members of a group wait, without an error, until it is resumed"),
@@ -298,6 +306,7 @@ async def _set(client: Client, arguments: Namespace) -> None:
         retry=None if arguments.retry_by_client else retry or msgspec.UNSET,
         consumes=_is_on(arguments.consume),
         ordered=_is_on(arguments.ordered),
+        attributes=",".join(arguments.attribute) or None,
     )
     _report(change, as_json=arguments.json)
 

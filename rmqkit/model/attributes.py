@@ -9,6 +9,7 @@ from attrs import frozen
 
 from rmqkit.model.message_type import MESSAGE_TYPE, TopicMessageType
 from rmqkit.model.spans import span_ms
+from rmqkit.model.subscription import BROADCASTING, CLUSTERING
 
 _LONG_MAX = (1 << 63) - 1
 
@@ -80,9 +81,29 @@ TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
 PAUSED = "paused"
 #: How many of a hundred pops take the messages of the highest priority first.
 PRIORITY_FACTOR = "priority.factor"
+#: Of this project: whether every client of gRPC in the group gets every message. Clients of remoting say it
+#: themselves.
+MESSAGE_MODEL = "message.model"
+#: Of groups that read lite topics: the topic whose they are, whether several clients may have one, whether a
+#: client that gets another one's begins at the first message, whether one that gives one up forgets its
+#: place, and how many a client may have. `client.max.event.cnt` and `wildcard` change nothing here.
+LITE_BIND_TOPIC = "lite.bind.topic"
+LITE_SUB_MODEL = "lite.sub.model"
+SHARED, EXCLUSIVE = "Shared", "Exclusive"
+LITE_SUB_RESET_EXCLUSIVE = "lite.sub.reset.offset.exclusive"
+LITE_SUB_RESET_UNSUBSCRIBE = "lite.sub.reset.offset.unsubscribe"
+LITE_SUB_QUOTA = "lite.sub.client.quota"
 GROUP_ATTRIBUTES: Mapping[str, Attribute] = {
     PAUSED: Attribute(("true", "false")),
     PRIORITY_FACTOR: Attribute(maximum=100),
+    MESSAGE_MODEL: Attribute((BROADCASTING, CLUSTERING)),
+    LITE_BIND_TOPIC: Text(),
+    LITE_SUB_MODEL: Attribute((SHARED, EXCLUSIVE)),
+    LITE_SUB_RESET_EXCLUSIVE: Attribute(("true", "false")),
+    LITE_SUB_RESET_UNSUBSCRIBE: Attribute(("true", "false")),
+    LITE_SUB_QUOTA: Attribute(minimum=-1),
+    "lite.sub.client.max.event.cnt": Attribute(minimum=10),
+    "lite.sub.wildcard": Text(),
 }
 
 

@@ -26,7 +26,7 @@ class MessageType(IntEnum):
 _DELAYS = frozenset({props.DELAY, props.TIMER_DELIVER_MS, props.TIMER_DELAY_SEC, props.TIMER_DELAY_MS})
 #: A message with none of these properties is NORMAL.
 TYPED = _DELAYS | {props.SHARDING_KEY, props.TRANSACTION_PREPARED}
-_TYPED_FOR_TOPICS = TYPED | {props.PRIORITY}
+_TYPED_FOR_TOPICS = TYPED | {props.PRIORITY, props.LITE_TOPIC}
 
 
 def message_type(properties: Mapping[str, str]) -> MessageType:
@@ -47,7 +47,7 @@ def message_type(properties: Mapping[str, str]) -> MessageType:
 
 class TopicMessageType(StrEnum):
     """What a topic is for, as its attribute `message.type` says. A message is NORMAL, FIFO, DELAY,
-    TRANSACTION or PRIORITY; a topic may be MIXED, which takes them all, or leave it UNSPECIFIED."""
+    TRANSACTION, PRIORITY or LITE; a topic may be MIXED, which takes all but LITE, or leave it UNSPECIFIED."""
 
     UNSPECIFIED = "UNSPECIFIED"
     NORMAL = "NORMAL"
@@ -55,12 +55,14 @@ class TopicMessageType(StrEnum):
     DELAY = "DELAY"
     TRANSACTION = "TRANSACTION"
     PRIORITY = "PRIORITY"
+    LITE = "LITE"
     MIXED = "MIXED"
 
 
 def type_for_topics(properties: Mapping[str, str]) -> TopicMessageType:
     """TRANSACTION if prepared for one, otherwise DELAY with a time of delivery, otherwise FIFO with an
-    ordering key, otherwise PRIORITY with a priority (Java: TopicMessageType.parseFromMessageProperty)."""
+    ordering key, otherwise PRIORITY with a priority, otherwise LITE with a lite topic (Java:
+    TopicMessageType.parseFromMessageProperty)."""
     if _TYPED_FOR_TOPICS.isdisjoint(properties):
         return TopicMessageType.NORMAL
     if properties.get(props.TRANSACTION_PREPARED) == "true":
@@ -69,7 +71,9 @@ def type_for_topics(properties: Mapping[str, str]) -> TopicMessageType:
         return TopicMessageType.DELAY
     if props.SHARDING_KEY in properties:
         return TopicMessageType.FIFO
-    return TopicMessageType.PRIORITY if props.PRIORITY in properties else TopicMessageType.NORMAL
+    if props.PRIORITY in properties:
+        return TopicMessageType.PRIORITY
+    return TopicMessageType.LITE if props.LITE_TOPIC in properties else TopicMessageType.NORMAL
 
 
 def declared_type(attributes: Mapping[str, str]) -> TopicMessageType:

@@ -9,6 +9,8 @@ from rmqkit.limits import MAX_DERIVED_TOPIC_LENGTH, MAX_GROUP_LENGTH, MAX_TOPIC_
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+#: Of queues of lite topics; no topic has such a name.
+LITE_PREFIX = "%LMQ%$"
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
@@ -67,7 +69,9 @@ PRESET_GROUPS = (
 )
 
 MAX_QUEUE_ID = 0x7FFFFFFF
+MAX_LITE_TOPIC_LENGTH = 64
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_LEGAL_LITE = re.compile(r"[a-zA-Z0-9_-]+")
 _LEGAL_NAMESPACE = re.compile(r"[|a-zA-Z0-9_-]+")
 
 
@@ -93,6 +97,29 @@ def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
 def revive_topic(cluster: str) -> str:
     """The internal topic with the leases of pop consumption (Java: PopAckConstants)."""
     return f"{_REVIVE_PREFIX}{cluster}"[:MAX_TOPIC_LENGTH]
+
+
+def lite_queue(topic: str, lite_topic: str) -> str:
+    """The queue with the messages of a lite topic, by the name that stands for a topic in the store and in
+    offsets (Java: LiteUtil.toLmqName)."""
+    return f"{LITE_PREFIX}{topic}${lite_topic}"
+
+
+def lite_parts(name: str) -> tuple[str, str] | None:
+    """The topic and the lite topic of such a queue; None for any other name."""
+    if not name.startswith(LITE_PREFIX):
+        return None
+    topic, _, lite_topic = name.removeprefix(LITE_PREFIX).partition("$")
+    return (topic, lite_topic) if topic and lite_topic and "$" not in lite_topic else None
+
+
+def lite_topic_fault(lite_topic: str) -> str | None:
+    """The reason why the name of a lite topic is illegal, or None."""
+    if len(lite_topic) > MAX_LITE_TOPIC_LENGTH:
+        return f"the lite topic has {len(lite_topic)} characters, at most {MAX_LITE_TOPIC_LENGTH} are allowed"
+    if not _LEGAL_LITE.fullmatch(lite_topic):
+        return f"a lite topic has letters, digits, _ and -, and is not empty: {lite_topic!r}"
+    return None
 
 
 def takes_no_sends(topic: str) -> bool:
@@ -156,10 +183,17 @@ def namespace_fault(namespace: str) -> str | None:
 
 def queue_fault(topic: str, queue_id: int) -> str | None:
     """The reason why a queue with this topic and id is illegal, or None."""
-    fault = topic_fault(topic)
+    fault = stored_fault(topic)
     if fault is None and not 0 <= queue_id <= MAX_QUEUE_ID:
         fault = f"the queue id {queue_id} is out of range"
     return fault
+
+
+def stored_fault(topic: str) -> str | None:
+    """The reason why a store has no queues under this name, or None: it is no legal topic, and no queue of a
+    lite topic."""
+    parts = lite_parts(topic)
+    return topic_fault(topic) if parts is None else topic_fault(parts[0]) or lite_topic_fault(parts[1])
 
 
 def topic_fault(topic: str) -> str | None:

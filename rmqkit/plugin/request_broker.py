@@ -130,6 +130,9 @@ class RequestOffsets(Offsets, Protocol):
     def forget_group(self, group: str) -> None:
         """Remove all offsets of a group."""
 
+    def forget_topic(self, topic: str) -> None:
+        """Remove the offsets of all groups in a topic."""
+
     async def persist(self) -> None:
         """Write the table through to the device if it has changed. Errors are logged, and it is tried again
         later."""

@@ -31,6 +31,7 @@ LANE_OF_CODE: dict[int, str] = {
     RequestCode.PULL_MESSAGE: MESSAGES,
     RequestCode.LITE_PULL_MESSAGE: MESSAGES,
     RequestCode.POP_MESSAGE: MESSAGES,
+    RequestCode.POP_LITE_MESSAGE: MESSAGES,
     RequestCode.PEEK_MESSAGE: MESSAGES,
     RequestCode.QUERY_MESSAGE: MESSAGES,
     RequestCode.VIEW_MESSAGE_BY_ID: MESSAGES,

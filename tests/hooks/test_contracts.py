@@ -29,7 +29,10 @@ from rmqkit_hook_trace import MessageTrace
 from rmqkit_hook_trace.broker import SendSpans
 from rmqkit_hook_trace.otel import OpenTelemetryHook
 from rmqkit_message_type.checks import CheckRecalls, CheckSends
+from rmqkit_pop.lite.service import LiteService
+from rmqkit_pop.lite.storing import PutLite
 from rmqkit_pop.priority import PutByPriority
+from rmqkit_pop.settings import PopSettings
 from rmqkit_timer.park import ParkTimed
 from rmqkit_transaction.keep import KeepPrepared
 
@@ -115,6 +118,28 @@ class TestPutByPriority(PutMessageHookContract):
     def make_hook(self) -> PutMessageHook:
         broker: Any = SimpleNamespace(topics=SimpleNamespace(configs={"T": TopicConfig(topic_name="T")}))
         hook = PutByPriority()
+        hook.open(broker)
+        return hook
+
+
+class TestPutLite(PutMessageHookContract):
+    """An illegal name is refused."""
+
+    may_refuse = True
+    interesting = ({"__LITE_TOPIC": "a"}, {"__LITE_TOPIC": "a b"}, {"__LITE_TOPIC": "x" * 65})
+
+    def make_hook(self) -> PutMessageHook:
+        service = LiteService()
+        lites: Any = SimpleNamespace(
+            is_parent=lambda topic: topic == "T",
+            count=0,
+            queues={},
+            settings=PopSettings(),
+            stored=lambda topic, name, end: None,
+        )
+        service.lites = lites
+        broker: Any = SimpleNamespace(registry=SimpleNamespace(services={"lite": service}))
+        hook = PutLite()
         hook.open(broker)
         return hook
 

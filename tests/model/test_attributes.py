@@ -53,7 +53,7 @@ def test_attributes_of_plugins() -> None:
         ("-message.type", "only add attribute is supported while creating topic. key: message.type"),
         (
             "+message.type=Orderly",
-            r"value is not in set: \[DELAY, FIFO, MIXED, NORMAL, PRIORITY, TRANSACTION, UNSPECIFIED\]",
+            r"value is not in set: \[DELAY, FIFO, LITE, MIXED, NORMAL, PRIORITY, TRANSACTION, UNSPECIFIED\]",
         ),
         ("+reserve.time=long", 'For input string: "long"'),
         ("+reserve.time=-2", r"value is not in range\(-1, 9223372036854775807\)"),

@@ -52,6 +52,8 @@ def test_numbers() -> None:
         ({"TIMER_DELAY_MS": "x"}, "DELAY"),
         ({"TIMER_DELIVER_MS": "1"}, "DELAY"),
         ({"TRAN_MSG": "true", "DELAY": "1", "__SHARDINGKEY": "k"}, "TRANSACTION"),
+        ({"_SYS_MSG_PRIORITY_": "1", "__LITE_TOPIC": "a"}, "PRIORITY"),
+        ({"__LITE_TOPIC": "a"}, "LITE"),
     ],
 )
 def test_what_a_message_is_for_its_topic(properties: dict[str, str], kind: str) -> None:

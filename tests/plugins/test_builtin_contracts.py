@@ -53,7 +53,8 @@ from rmqkit_hook_audit.service import AuditService
 from rmqkit_hook_audit.settings import AuditSettings
 from rmqkit_hook_metrics.service import MetricsService
 from rmqkit_hook_metrics.settings import MetricsSettings
-from rmqkit_pop.plugin import engine_of
+from rmqkit_pop.lite.service import LiteService
+from rmqkit_pop.plugin import engine_of, lites_of
 from rmqkit_pop.service import PopService
 from rmqkit_protection.service import SlowConsumers
 from rmqkit_registration.service import RegistrationService
@@ -219,6 +220,18 @@ class TestPop(ServiceContract):
 
     def assembled(self, service: PopService, broker: Broker) -> None:
         service.engine = engine_of(cast("RequestBroker", broker))
+
+
+class TestLite(ServiceContract):
+    def settings(self) -> dict[str, Any]:
+        return {"disabledServices": "lite"}
+
+    def make_service(self, config: Config) -> Service:
+        return LiteService()
+
+    def assembled(self, service: LiteService, broker: Broker) -> None:
+        serving = cast("RequestBroker", broker)
+        service.lites = lites_of(serving, engine_of(serving))
 
 
 class TestGrpc(ServiceContract):
@@ -440,6 +453,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("service", "grpc"): (None, "TestGrpc"),
     ("service", "ha-master"): (None, "TestHaMaster"),
     ("service", "ha-slave"): (None, "TestHaSlave"),
+    ("service", "lite"): (None, "TestLite"),
     ("service", "metrics"): (None, "TestMetrics"),
     ("service", "pop"): (None, "TestPop"),
     ("service", "protection"): (None, "TestProtection"),
@@ -461,6 +475,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("rpc hook", "message-type"): (hooks, "TestCheckRecalls"),
     ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
     ("put message hook", "dedup"): (dedup, "TestHook"),
+    ("put message hook", "lite"): (hooks, "TestPutLite"),
     ("put message hook", "priority"): (hooks, "TestPutByPriority"),
     ("put message hook", "delay"): (hooks, "TestParkDelayed"),
     ("put message hook", "timer"): (hooks, "TestParkTimed"),

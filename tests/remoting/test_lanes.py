@@ -81,6 +81,7 @@ def test_every_request_has_its_lane() -> None:
         361,
         200050,
         200052,
+        200070,
         12,
         33,
     }

@@ -150,7 +150,8 @@ class SendBackProcessor(EachRequest):
     ) -> PutMessage:
         """The record to write: same body and birth, one more reconsumption."""
         properties = dict(original.properties)
-        properties.setdefault(props.RETRY_TOPIC, original.topic)
+        lite = names.lite_parts(original.topic)
+        properties.setdefault(props.RETRY_TOPIC, original.topic if lite is None else lite[0])
         properties.setdefault(
             props.ORIGIN_MESSAGE_ID, offset_message_id(original.store_host, original.physical_offset)
         )

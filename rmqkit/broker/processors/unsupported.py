@@ -19,10 +19,13 @@ _FEATURES = {
     "messages timed to any moment": (
         "RECALL_MESSAGE GET_TIMER_CHECK_POINT GET_TIMER_METRICS SWITCH_TIMER_ENGINE"
     ),
-    "lite topics": (
-        "POP_LITE_MESSAGE LITE_SUBSCRIPTION_CTL ACK_LITE_MESSAGE NOTIFY_UNSUBSCRIBE_LITE GET_BROKER_LITE_INFO"
+    "lite topics (the plugin pop)": (
+        "POP_LITE_MESSAGE LITE_SUBSCRIPTION_CTL GET_BROKER_LITE_INFO"
         " GET_PARENT_TOPIC_INFO GET_LITE_TOPIC_INFO GET_LITE_CLIENT_INFO GET_LITE_GROUP_INFO"
         " TRIGGER_LITE_DISPATCH"
+    ),
+    "acknowledgements of lite topics by a code of their own; ACK_MESSAGE has a field for them": (
+        "ACK_LITE_MESSAGE NOTIFY_UNSUBSCRIBE_LITE"
     ),
     "replication (the plugin ha)": "GET_BROKER_HA_STATUS EXCHANGE_BROKER_HA_INFO",
     "failover": "NOTIFY_MIN_BROKER_ID_CHANGE",

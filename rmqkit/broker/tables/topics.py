@@ -86,7 +86,11 @@ class TopicTable(SavedTable[TopicConfig]):
         next fold, because its messages were acknowledged and the table may be an older version. A deletion
         may not have reached the store before a crash, and a replica may have got the records after it.
         """
-        unknown = [name for name in stored if name not in self.configs and not names.is_system_topic(name)]
+        unknown = [
+            name
+            for name in stored
+            if name not in self.configs and not names.is_system_topic(name) and names.lite_parts(name) is None
+        ]
         deleted = [name for name in unknown if self.is_dead(name)]
         illegal = [name for name in unknown if names.topic_fault(name)]
         recovered = [name for name in unknown if name not in deleted and not names.topic_fault(name)]

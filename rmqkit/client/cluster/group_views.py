@@ -15,7 +15,7 @@ from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin, GroupConnections, Progress
 from rmqkit.client.cluster.side_by_side import side_by_side
 from rmqkit.errors import ClientError, NoRoute
-from rmqkit.model.attributes import PAUSED
+from rmqkit.model.attributes import PAUSED, AttributeFault, parse
 from rmqkit.model.names import PRESET_GROUPS, dlq_topic, is_system_group, retry_topic
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.topic import GroupRetryPolicy, SubscriptionGroupConfig
@@ -200,6 +200,7 @@ async def change_group(
     consumes: bool | None = None,
     ordered: bool | None = None,
     paused: bool | None = None,
+    attributes: str | None = None,
 ) -> GroupChange:
     """Change settings of a group on each broker, and create it where it is missing; what is not given stays.
 
@@ -209,8 +210,10 @@ async def change_group(
     paused    whether the members wait: consumeEnable is off, and the attribute `paused` says that it is for a
               while. Brokers of Apache refuse the attribute
     ordered   whether its 5.x clients get the messages of a queue in order (consumeMessageOrderly)
+    attributes  changes of its attributes: `+key=value`, `-key`, joined by commas
 
-    Raises ClientError when nothing is to be changed, or a number is negative. When cancelled, some brokers
+    Raises ClientError when nothing is to be changed, a number is negative, or the changes of attributes are
+    malformed. When cancelled, some brokers
     may have the new settings.
     """
     if paused is not None:
@@ -222,14 +225,18 @@ async def change_group(
     changes = {name: value for name, value in given.items() if value is not None}
     if not isinstance(retry, msgspec.UnsetType):
         changes["group_retry_policy"] = retry
-    if not changes:
+    try:
+        altered = parse(attributes)
+    except AttributeFault as fault:
+        raise ClientError(f"attributes={attributes!r}: {fault}") from fault
+    if not changes and not altered:
         raise ClientError(f"nothing is to be changed of group {group!r}")
     before = (await groups.configs()).get(group, {})
     base = next(iter(before.values()), SubscriptionGroupConfig(group_name=group))
     if paused is None and consumes and any(PAUSED in config.attributes for config in before.values()):
         paused = False
     # A request names changes of attributes, not the attributes.
-    changes["attributes"] = {} if paused is None else {f"+{PAUSED}": str(paused).lower()}
+    changes["attributes"] = altered | ({} if paused is None else {f"+{PAUSED}": str(paused).lower()})
     brokers = await groups.put(group, msgspec.structs.replace(base, **changes))
     for broker, config in before.items():
         if config != base:

@@ -43,13 +43,15 @@ class PopMessageResponseHeader(Header, kw_only=True):
 
 
 class AckMessageRequestHeader(Header, kw_only=True):
-    """ACK_MESSAGE; `topic` is the one that the message was read from, `extra_info` its handle."""
+    """ACK_MESSAGE; `topic` is the one that the message was read from, `extra_info` its handle, `lite_topic`
+    its lite topic if it has one."""
 
     consumer_group: str
     topic: str
     queue_id: I32
     extra_info: str
     offset: I64
+    lite_topic: str | None = None
     bname: str | None = None
 
 
@@ -62,6 +64,7 @@ class ChangeInvisibleTimeRequestHeader(Header, kw_only=True):
     extra_info: str
     offset: I64
     invisible_time: I64
+    lite_topic: str | None = None
     suspend: bool | None = False
     bname: str | None = None
 

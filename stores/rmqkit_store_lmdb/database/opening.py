@@ -11,7 +11,7 @@ from attrs import frozen
 from rmqkit.errors import DecodeError, StoreCorrupt, StoreError
 from rmqkit.model.buffer import Buffer
 from rmqkit.model.message import StoredMessage
-from rmqkit.model.names import topic_fault
+from rmqkit.model.names import stored_fault
 from rmqkit.model.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNQUEUED
 from rmqkit.plugin.queue_code import QueueCodes, queue_code
 from rmqkit.protocol.damage import DAMAGE_FLAG, LEAST_FILLER_BYTES, filler, is_damage
@@ -163,7 +163,7 @@ class _Replay:
         again."""
         if (
             not 0 <= said.physical_offset - packed.end <= _MOST_GAP_BYTES
-            or topic_fault(said.topic) is not None
+            or stored_fault(said.topic) is not None
         ):
             return
         self._fill(packed, said.physical_offset, said.size_bytes, said.store_timestamp_ms)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import trio
 
 from rmqkit.errors import MessageIllegal
-from rmqkit.model.names import queue_fault, topic_fault
+from rmqkit.model.names import queue_fault, stored_fault
 from rmqkit_store_mmap.log.commit_log import FileMissing
 from rmqkit_store_mmap.log.disk import Disk, delete_file
 from rmqkit_store_mmap.open.checkpoint import Mark, QueueMark
@@ -106,6 +107,9 @@ class QueueTable:
         queue = self.by_key.pop((topic, queue_id), None)
         if queue is not None:
             queue.destroy()
+            with suppress(OSError):
+                # The other queues of the topic are in there, too, if it has others.
+                queue.directory.parent.rmdir()
             self.flush_soon.set()
 
     def forget_topic(self, topic: str) -> None:
@@ -113,7 +117,7 @@ class QueueTable:
         for key in [key for key in self.by_key if key[0] == topic]:
             self.by_key.pop(key).destroy()
             self.flush_soon.set()
-        if topic_fault(topic) is None and (self.directory / topic).is_dir():
+        if stored_fault(topic) is None and (self.directory / topic).is_dir():
             shutil.rmtree(self.directory / topic)
             if self._extensions is not None:
                 self._extensions.forget_topic(topic)

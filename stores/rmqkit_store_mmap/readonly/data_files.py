@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from rmqkit.model.names import topic_fault
+from rmqkit.model.names import stored_fault
 
 #: Unit of `st_blocks`.
 _BLOCK_BYTES = 512
@@ -73,7 +73,7 @@ def queue_directories(directory: Path) -> Iterator[tuple[str, list[int]]]:
     name is no topic or no queue id are not looked into: `lost+found` of a volume can be read by root only.
     Raises OSError."""
     for topic in _directories(directory):
-        if topic_fault(topic) is None:
+        if stored_fault(topic) is None:
             names = _directories(directory / topic)
             yield topic, sorted(int(name) for name in names if name.isascii() and name.isdigit())
 

@@ -29,6 +29,14 @@ _OF_PLUGINS = {
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
     RequestCode.NOTIFICATION,
     RequestCode.POLLING_INFO,
+    RequestCode.POP_LITE_MESSAGE,
+    RequestCode.LITE_SUBSCRIPTION_CTL,
+    RequestCode.GET_BROKER_LITE_INFO,
+    RequestCode.GET_PARENT_TOPIC_INFO,
+    RequestCode.GET_LITE_TOPIC_INFO,
+    RequestCode.GET_LITE_CLIENT_INFO,
+    RequestCode.GET_LITE_GROUP_INFO,
+    RequestCode.TRIGGER_LITE_DISPATCH,
 }
 
 
@@ -46,4 +54,5 @@ async def test_the_fast_port_does_not_pull(desk: BrokerHarness) -> None:
     """The fast port serves all requests of the normal port except those that wait for messages."""
     missing = set(desk.router.processors) - set(desk.fast_router.processors)
     pulls = {RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
-    assert missing == pulls | {RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION}
+    pops = {RequestCode.POP_MESSAGE, RequestCode.POP_LITE_MESSAGE, RequestCode.NOTIFICATION}
+    assert missing == pulls | pops

@@ -113,6 +113,40 @@ func push() string {
 	return show(got.sorted())
 }
 
+func lite() string {
+	got := &texts{}
+	from := producer("lite")
+	listener := &rocketmq.FuncMessageListener{Consume: func(view *rocketmq.MessageView) rocketmq.ConsumerResult {
+		got.add(*view.GetLiteTopic() + string(view.GetBody()))
+		return rocketmq.SUCCESS
+	}}
+	to, err := rocketmq.NewLitePushConsumer(config("lite"), rocketmq.NewLitePushConsumerConfig(os.Args[2]+"lite", 30*time.Second),
+		rocketmq.WithPushAwaitDuration(5*time.Second), rocketmq.WithPushMessageListener(listener))
+	check(err)
+	check(to.Start())
+	check(to.SubscribeLite("one"))
+	check(to.SubscribeLite("two"))
+	say := func(name, body string) {
+		each := message("lite", body)
+		each.SetLiteTopic(name)
+		send(from, each)
+	}
+	for at := range 3 {
+		for _, name := range []string{"one", "two", "three"} {
+			say(name, fmt.Sprint(at))
+		}
+	}
+	got.await(6)
+	check(to.UnSubscribeLite("two"))
+	say("two", "3")
+	say("one", "3")
+	got.await(7)
+	time.Sleep(500 * time.Millisecond)
+	check(to.GracefulStop())
+	check(from.GracefulStop())
+	return show(got.sorted())
+}
+
 func fifo() string {
 	got, failures := &texts{}, 0
 	from := producer("fifo")
@@ -251,7 +285,7 @@ func main() {
 	rocketmq.EnableSsl = false
 	rocketmq.ResetLogger()
 	scenarios := map[string]func() string{
-		"push": push, "fifo": fifo, "timed": timed, "transaction": transaction, "simple": simple, "dead": dead,
+		"push": push, "fifo": fifo, "timed": timed, "transaction": transaction, "simple": simple, "dead": dead, "lite": lite,
 	}
 	var all sync.WaitGroup
 	for name, scenario := range scenarios {

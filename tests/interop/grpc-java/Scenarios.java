@@ -16,6 +16,7 @@ import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.MessageListener;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -55,6 +56,7 @@ public class Scenarios {
         scenarios.put("simple", all::simple);
         scenarios.put("priority", all::priority);
         scenarios.put("dead", all::dead);
+        scenarios.put("lite", all::lite);
         List<Thread> threads = scenarios.entrySet().stream()
             .map(each -> new Thread(() -> System.out.println(each.getKey() + "=" + resultOf(each.getValue())))).toList();
         threads.forEach(Thread::start);
@@ -232,6 +234,32 @@ public class Scenarios {
                     }
                 }
             }
+            return sorted(got);
+        }
+    }
+
+    /** Two lite topics of three, one of them until the subscription ends. */
+    private Object lite() throws Exception {
+        Queue<String> got = new ConcurrentLinkedQueue<>();
+        try (Producer producer = producer("lite"); LitePushConsumer consumer = provider.newLitePushConsumerBuilder()
+                .setClientConfiguration(configuration).setConsumerGroup(prefix + "lite-group").bindTopic(prefix + "lite")
+                .setMessageListener(view -> {
+                    got.add(view.getLiteTopic().orElse("") + text(view));
+                    return ConsumeResult.SUCCESS;
+                }).build()) {
+            consumer.subscribeLite("one");
+            consumer.subscribeLite("two");
+            for (int at = 0; at < 3; at++) {
+                for (String name : List.of("one", "two", "three")) {
+                    producer.send(message("lite", "" + at).setLiteTopic(name).build());
+                }
+            }
+            await(() -> got.size() >= 6);
+            consumer.unsubscribeLite("two");
+            producer.send(message("lite", "3").setLiteTopic("two").build());
+            producer.send(message("lite", "3").setLiteTopic("one").build());
+            await(() -> got.size() >= 7);
+            Thread.sleep(500);
             return sorted(got);
         }
     }

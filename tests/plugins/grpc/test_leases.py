@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from rmqkit.protocol.receipt import Receipt
+from rmqkit_grpc.handles import Handle
 from rmqkit_grpc.leases import Leases
 from rmqkit_grpc.limits import MAX_RENEWALS_MS, MAX_RENEWED, RENEW_BEFORE_MS, RENEWED_INVISIBLE_MS
 
 NOW = 1_700_000_000_000
 
 
-def handle(offset: int, pop_ms: int = NOW) -> Receipt:
-    return Receipt(0, pop_ms, RENEWED_INVISIBLE_MS, 1, "0", "broker-a", 0, offset)
+def handle(offset: int, pop_ms: int = NOW) -> Handle:
+    return Handle(Receipt(0, pop_ms, RENEWED_INVISIBLE_MS, 1, "0", "broker-a", 0, offset))
 
 
 def test_leases_are_due_before_they_end() -> None:
@@ -49,7 +50,7 @@ def test_finished_messages_are_not_renewed() -> None:
     leases.forget("G", "T", handle(1, NOW + 5))
     leases.forget("other", "T", handle(2))
     leases.renewed(first, NOW + 10 * RENEWED_INVISIBLE_MS)
-    assert [each.handle.offset for each in leases.take()] == [2]
+    assert [each.handle.receipt.offset for each in leases.take()] == [2]
     assert leases.take() == []
 
 

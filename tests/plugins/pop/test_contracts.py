@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from rmqkit.broker.run.running import RunningBroker
+from rmqkit.model.names import lite_queue
 from rmqkit.model.run import MessageRun
+from rmqkit.model.topic import TopicConfig
 from rmqkit.plugin.request import RequestProcessor
 from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol import loose_json
@@ -17,6 +19,7 @@ from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import (
     NotificationRequestHeader,
     PollingInfoRequestHeader,
+    PopLiteMessageRequestHeader,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
@@ -26,8 +29,9 @@ from rmqkit.testing.calls import Call, calling_broker
 from rmqkit.testing.processor import ProcessorContract
 from rmqkit.testing.store import message
 from rmqkit_pop.acking import BatchAckProcessor
+from rmqkit_pop.lite.popping import LitePopProcessor
 from rmqkit_pop.notifying import NotificationProcessor, PollingInfoProcessor
-from rmqkit_pop.plugin import engine_of
+from rmqkit_pop.plugin import engine_of, lites_of
 from rmqkit_pop.popping import PopProcessor
 
 FULL, EMPTY = "TBW102", "SELF_TEST_TOPIC"
@@ -89,6 +93,45 @@ class TestPopMmap(PopContract):
 
 class TestPopLmdb(PopContract):
     store = "lmdb"
+
+
+class TestPopLite(Served):
+    """Of many lite topics, for each is leased by itself, and of one that is empty."""
+
+    code = RequestCode.POP_LITE_MESSAGE
+
+    def make_processor(self, broker: RequestBroker) -> RequestProcessor:
+        lites = lites_of(broker, engine_of(broker))
+        broker.topics.configs["T"] = TopicConfig(topic_name="T", attributes={"message.type": "LITE"})
+        names = [f"chat-{number}" for number in range(1_000)]
+        for client, subscribed in (("full", names), ("empty", ["none"])):
+            subscriber = lites.subscriptions.said("g", client, "T", 0)
+            lites.subscriptions.add(subscriber, [lite_queue("T", each) for each in subscribed])
+        messages = [message("T", 0, name.encode()) for name in names]
+        for each, name in zip(messages, names, strict=True):
+            each.set_properties({"__LITE_TOPIC": name})
+        broker.appender.append(MessageRun(messages))
+        return LitePopProcessor(lites)
+
+    def _pop(self, client: str) -> Command:
+        header = PopLiteMessageRequestHeader(
+            client_id=client,
+            consumer_group="g",
+            topic="T",
+            max_msg_num=1,
+            invisible_time=60_000,
+            poll_time=20_000,
+        )
+        return request(self.code, header)
+
+    def good(self) -> Command:
+        return self._pop("full")
+
+    def waiting(self) -> Command:
+        return self._pop("empty")
+
+    def check(self, answer: Command) -> None:
+        assert answer.body
 
 
 class TestNotification(Served):
