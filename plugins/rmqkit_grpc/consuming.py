@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import trio
 
 from rmqkit.model import properties as props
@@ -22,12 +21,11 @@ from rmqkit.protocol.headers import (
     ConsumerSendMsgBackRequestHeader,
     PopLiteMessageRequestHeader,
     PopMessageRequestHeader,
-    PopMessageResponseHeader,
 )
-from rmqkit.protocol.receipt import Receipt, parse_order_counts, parse_receipt, receipts
+from rmqkit.protocol.receipt import Receipt
 from rmqkit_grpc import broadcasting
-from rmqkit_grpc.delivering import Delivery, set_time, stored_in
-from rmqkit_grpc.handles import Handle, handle_of
+from rmqkit_grpc.delivering import Delivery, set_time
+from rmqkit_grpc.handles import Handle, delivered, handle_of, lite_delivered
 from rmqkit_grpc.leases import Lease
 from rmqkit_grpc.limits import (
     MAX_INVISIBLE_MS,
@@ -119,7 +117,7 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
         )
     (popped,) = yield [exchange.command(code, header)]
     checked(popped)
-    found = _delivered(popped, broker)
+    found = lite_delivered(popped, broker) if exchange.session.has_lite_topics else delivered(popped, broker)
     others = [handle for handle, stored in found if not _is_wanted(subscription, stored)]
     if others:
         # The broker compares the hashes of tags; what only looks alike is finished here.
@@ -193,25 +191,6 @@ def _put_aside(exchange: Exchange, handle: Handle, group: str, topic: str, messa
         bname=handle.receipt.broker_name,
     )
     return exchange.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-
-
-def _delivered(popped: Command, broker: str) -> list[tuple[Receipt, StoredMessage]]:
-    """The messages of an answer with their handles."""
-    header = popped.header(PopMessageResponseHeader)
-    handles = receipts(header, broker)
-    failed = parse_order_counts(header.order_count_info)
-    found = []
-    for stored in stored_in(popped.body):
-        own = stored.properties.get(props.POP_CK)
-        handle = parse_receipt(own) if own else handles.get((stored.queue_id, stored.queue_offset))
-        if handle is None:
-            continue
-        times = 0 if own else failed.get((handle.retry, stored.queue_id, stored.queue_offset), 0)
-        if times:
-            # Of an ordered group; the record itself says nothing of it.
-            stored = msgspec.structs.replace(stored, reconsume_times=stored.reconsume_times + times)
-        found.append((handle, stored))
-    return found
 
 
 def _is_wanted(subscription: SubscriptionData, stored: StoredMessage) -> bool:

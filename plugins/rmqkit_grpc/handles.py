@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
+
 from rmqkit.errors import DecodeError
-from rmqkit.model.names import lite_topic_fault
-from rmqkit.protocol.receipt import Receipt, parse_receipt
+from rmqkit.model import properties as props
+from rmqkit.model.message import StoredMessage
+from rmqkit.model.names import LITE_PREFIX, lite_topic_fault
+from rmqkit.protocol.command import Command
+from rmqkit.protocol.headers import PopLiteMessageResponseHeader, PopMessageResponseHeader
+from rmqkit.protocol.receipt import OWN_TOPIC, Receipt, parse_order_counts, parse_receipt, receipts
+from rmqkit_grpc.delivering import stored_in
 from rmqkit_grpc.messages import Code
 from rmqkit_grpc.statuses import Refusal
 
@@ -55,4 +62,58 @@ def handle_of(text: str) -> Handle:
     return Handle(receipt, int(offset), lite_topic)
 
 
-__all__ = ["Handle", "handle_of"]
+def delivered(popped: Command, broker: str) -> list[tuple[Receipt, StoredMessage]]:
+    """The messages of an answer with their handles."""
+    header = popped.header(PopMessageResponseHeader)
+    handles = receipts(header, broker)
+    failed = parse_order_counts(header.order_count_info)
+    found = []
+    for stored in stored_in(popped.body):
+        own = stored.properties.get(props.POP_CK)
+        handle = parse_receipt(own) if own else handles.get((stored.queue_id, stored.queue_offset))
+        if handle is None:
+            continue
+        times = 0 if own else failed.get((handle.retry, stored.queue_id, stored.queue_offset), 0)
+        if times:
+            # Of an ordered group; the record itself says nothing of it.
+            stored = msgspec.structs.replace(stored, reconsume_times=stored.reconsume_times + times)
+        found.append((handle, stored))
+    return found
+
+
+def lite_delivered(popped: Command, broker: str) -> list[tuple[Receipt, StoredMessage]]:
+    """The messages of a pop of lite topics with their handles of remoting. Brokers of rmqkit give these with
+    the messages. Apache's do not: there a message is in queues of several names, with an offset in each."""
+    header = popped.header(PopLiteMessageResponseHeader)
+    failed = (header.order_count_info or "").split(";")
+    found = []
+    for at, stored in enumerate(stored_in(popped.body)):
+        own = stored.properties.get(props.POP_CK)
+        if own:
+            found.append((parse_receipt(own), stored))
+            continue
+        offset = _lite_offset(stored)
+        if offset is None:
+            continue
+        place = broker, 0, offset
+        receipt = Receipt(
+            offset, header.pop_time, header.invisible_time, header.revive_qid, OWN_TOPIC, *place
+        )
+        times = int(failed[at]) if at < len(failed) and failed[at].isdigit() else 0
+        if times:
+            stored = msgspec.structs.replace(stored, reconsume_times=stored.reconsume_times + times)
+        found.append((receipt, stored))
+    return found
+
+
+def _lite_offset(stored: StoredMessage) -> int | None:
+    """The offset of a message in the queue of its lite topic, as Apache's broker says it."""
+    queues = stored.properties.get(props.DISPATCHED_TO, "").split(",")
+    offsets = stored.properties.get(props.DISPATCHED_OFFSETS, "").split(",")
+    for name, offset in zip(queues, offsets, strict=False):
+        if name.startswith(LITE_PREFIX) and offset.isascii() and offset.isdigit():
+            return int(offset)
+    return None
+
+
+__all__ = ["Handle", "delivered", "handle_of", "lite_delivered"]

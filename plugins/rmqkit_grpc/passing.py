@@ -21,12 +21,10 @@ from rmqkit.protocol.headers import (
     GroupRequestHeader,
     PopLiteMessageRequestHeader,
     PopMessageRequestHeader,
-    PopMessageResponseHeader,
     PullMessageRequestHeader,
 )
-from rmqkit.protocol.receipt import parse_receipt, receipts
 from rmqkit_grpc.cluster import ClusterBackend
-from rmqkit_grpc.delivering import stored_in
+from rmqkit_grpc.handles import delivered, lite_delivered
 from rmqkit_grpc.limits import PASSING_TIMEOUT_MS
 from rmqkit_grpc.members import Members
 from rmqkit_grpc.names import PROTOCOL
@@ -123,13 +121,12 @@ class Passing(RequestProcessor):
         asked: PopLiteMessageRequestHeader | PopMessageRequestHeader
         if is_lite:
             asked = command.header(PopLiteMessageRequestHeader)
+            found = lite_delivered(popped, asked.bname or "")
         else:
             asked = command.header(PopMessageRequestHeader)
-        handles = receipts(popped.header(PopMessageResponseHeader), asked.bname or "")
-        for stored in stored_in(popped.body):
-            own = stored.properties.get(props.POP_CK)
-            handle = parse_receipt(own) if own else handles.get((stored.queue_id, stored.queue_offset))
-            if handle is None or handle.offset is None:
+            found = delivered(popped, asked.bname or "")
+        for handle, stored in found:
+            if handle.offset is None:
                 continue
             header = ChangeInvisibleTimeRequestHeader(
                 consumer_group=asked.consumer_group,

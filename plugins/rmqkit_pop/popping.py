@@ -294,11 +294,11 @@ class PopProcessor(EachRequest):
         stored.when_settled(lambda outcome: ticket.complete((_settled(pop.request, reply, outcome),)))
         return ticket
 
-    def _reply(self, pop: Pop, read: PopRead, records: list[CheckPointRecord], now_ms: int) -> Answer:
-        engine, header = self._engine, pop.header
-        ordered = bool(header.order)
-        pop_ms = records[0].pop_ms
-        revive_queue = ORDERED_QUEUE if ordered else engine.revive_queue(header.consumer_group)
+    def header_of(
+        self, pop: Pop, read: PopRead, records: Sequence[CheckPointRecord], now_ms: int
+    ) -> msgspec.Struct:
+        """The header of an answer with messages."""
+        engine, pop_ms = self._engine, records[0].pop_ms
         places = [
             QueueOffsets(
                 retry_mark(each.source.key.topic),
@@ -314,20 +314,20 @@ class PopProcessor(EachRequest):
             if record.ordered:
                 tried = list(zip(place.offsets, record.attempts, strict=True))
                 counts += order_count_entries(place.retry, place.queue_id, tried)
-        head = answer(
-            pop.request,
-            ResponseCode.SUCCESS,
-            "FOUND",
-            header=PopMessageResponseHeader(
-                pop_time=pop_ms,
-                invisible_time=now_ms + header.invisible_time - pop_ms,
-                revive_qid=revive_queue,
-                rest_num=read.rest,
-                start_offset_info=starts,
-                msg_offset_info=offsets,
-                order_count_info=";".join(counts) or None,
-            ),
+        return PopMessageResponseHeader(
+            pop_time=pop_ms,
+            invisible_time=now_ms + pop.header.invisible_time - pop_ms,
+            revive_qid=ORDERED_QUEUE if pop.header.order else engine.revive_queue(pop.header.consumer_group),
+            rest_num=read.rest,
+            start_offset_info=starts,
+            msg_offset_info=offsets,
+            order_count_info=";".join(counts) or None,
         )
+
+    def _reply(self, pop: Pop, read: PopRead, records: list[CheckPointRecord], now_ms: int) -> Answer:
+        engine, header = self._engine, pop.header
+        found_header = self.header_of(pop, read, records, now_ms)
+        head = answer(pop.request, ResponseCode.SUCCESS, "FOUND", header=found_header)
         slices: list[Buffer] = []
         stats = engine.broker.stats
         stats.found_pulls += 1

@@ -50,6 +50,8 @@ PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
 SHARDING_KEY = "__SHARDINGKEY"
 PRIORITY = "_SYS_MSG_PRIORITY_"
 LITE_TOPIC = "__LITE_TOPIC"
+#: The queues besides its own in which Apache's broker has a message, and its offset in each.
+DISPATCHED_TO, DISPATCHED_OFFSETS = "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"
 POP_CK = "POP_CK"
 #: On messages that a proxy passes on; it has checked them.
 TRANSFER_FLAG = "TRANSFER_FLAG"

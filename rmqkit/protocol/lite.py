@@ -35,7 +35,8 @@ class LiteSubscriptionCtlRequestBody(msgspec.Struct, kw_only=True, rename="camel
 
 
 class BrokerLiteInfo(msgspec.Struct, kw_only=True, rename="camel"):
-    """Answer to GET_BROKER_LITE_INFO. `topic_meta`: lite topics by topic, `group_meta`: groups by topic."""
+    """Answer to GET_BROKER_LITE_INFO. `topic_meta`: minutes until lite topics
+    expire, by topic, -1 for never; `group_meta`: groups by topic."""
 
     store_type: str
     max_lmq_num: I32
@@ -102,17 +103,17 @@ class LiteLagInfo(msgspec.Struct, kw_only=True, rename="camel"):
     earliest_unconsumed_timestamp: I64
 
 
-class LiteGroupInfo(msgspec.Struct, kw_only=True, rename="camel"):
+class LiteGroupInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     """Answer to GET_LITE_GROUP_INFO."""
 
     group: str
     parent_topic: str
-    lite_topic: str | None
+    lite_topic: str | None = None
     earliest_unconsumed_timestamp: I64
     total_lag_count: I64
-    lite_topic_offset_wrapper: LiteGroupOffset | None
-    lag_count_top_k: list[LiteLagInfo] = msgspec.field(name="lagCountTopK")
-    lag_timestamp_top_k: list[LiteLagInfo] = msgspec.field(name="lagTimestampTopK")
+    lite_topic_offset_wrapper: LiteGroupOffset | None = None
+    lag_count_top_k: list[LiteLagInfo] | None = msgspec.field(default=None, name="lagCountTopK")
+    lag_timestamp_top_k: list[LiteLagInfo] | None = msgspec.field(default=None, name="lagTimestampTopK")
 
 
 class LiteClientInfo(msgspec.Struct, kw_only=True, rename="camel"):

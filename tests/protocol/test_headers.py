@@ -95,6 +95,11 @@ SHEET: dict[str, tuple[type[msgspec.Struct], str]] = {
         "clientId s!, consumerGroup s!, topic s!, maxMsgNum i32!, invisibleTime i64!, pollTime i64!, bornTime"
         " i64!, attemptId s?, bname s?",
     ),
+    "answer to 200070": (
+        headers.PopLiteMessageResponseHeader,
+        "popTime i64!, invisibleTime i64!, reviveQid i32!, startOffsetInfo s?, msgOffsetInfo s?,"
+        " orderCountInfo s?",
+    ),
     "200071": (headers.LiteSubscriptionCtlRequestHeader, "bname s?"),
     "200073": (headers.NotifyUnsubscribeLiteRequestHeader, "liteTopic s!, consumerGroup s!, clientId s!"),
     "200075": (headers.GetParentTopicInfoRequestHeader, "topic s!"),

@@ -72,7 +72,7 @@ class LiteInspection(EachRequest):
         return json_answer(request, await self._awaited[request.code](request))
 
     def _broker_info(self, request: Command) -> BrokerLiteInfo:
-        lites, table = self._lites, self._lites.subscriptions
+        lites, table, broker = self._lites, self._lites.subscriptions, self._lites.broker
         return BrokerLiteInfo(
             store_type="default",
             max_lmq_num=lites.settings.max_lmq_consume_queue_num,
@@ -80,16 +80,17 @@ class LiteInspection(EachRequest):
             lite_subscription_count=table.count,
             order_info_count=len(lites.engine.leases.queues),
             cq_table_size=lites.count,
-            offset_table_size=len(lites.broker.offsets.table().offset_table),
+            offset_table_size=len(broker.offsets.table().offset_table),
             event_map_size=sum(bool(each.ready) for each in table.clients.values()),
-            topic_meta={topic: len(found) for topic, found in lites.queues.items()},
+            topic_meta={
+                name: self._expiration(name) for name in broker.topics.configs if lites.is_parent(name)
+            },
             group_meta={topic: sorted(groups) for topic, groups in table.topics().items()},
         )
 
     def _parent_info(self, request: Command) -> ParentTopicInfo:
         topic = request.header(GetParentTopicInfoRequestHeader).topic
         self._check_parent(topic)
-        config = self._lites.broker.topics.configs[topic]
         count = len(self._lites.queues.get(topic, ()))
         bound = [
             name
@@ -98,7 +99,7 @@ class LiteInspection(EachRequest):
         ]
         return ParentTopicInfo(
             topic=topic,
-            ttl=int(config.attributes.get(EXPIRATION, "-1")),
+            ttl=self._expiration(topic),
             groups=sorted({*bound, *self._lites.subscriptions.topics().get(topic, ())}),
             lmq_num=count,
             lite_topic_count=count,
@@ -120,8 +121,12 @@ class LiteInspection(EachRequest):
             last_access_time=client.said_ms,
             last_consume_time=client.popped_ms,
             lite_topic_count=len(client.queues),
-            lite_topic_set=[lite_topic_of(name) for name in list(client.queues)[:most]],
+            lite_topic_set=list(client.queues)[:most],
         )
+
+    def _expiration(self, topic: str) -> int:
+        """Minutes after its last message; -1 for never."""
+        return int(self._lites.broker.topics.configs[topic].attributes.get(EXPIRATION, "-1"))
 
     async def _topic_info(self, request: Command) -> LiteTopicInfo:
         header = request.header(GetLiteTopicInfoRequestHeader)
@@ -194,11 +199,11 @@ class LiteInspection(EachRequest):
             group=group,
             parent_topic=topic,
             lite_topic=lite_topic,
-            earliest_unconsumed_timestamp=min(times, default=0),
+            earliest_unconsumed_timestamp=min(times, default=-1),
             total_lag_count=sum(each.lag_count for each in lags),
             lite_topic_offset_wrapper=wrapper,
-            lag_count_top_k=by_count[:top],
-            lag_timestamp_top_k=by_time[:top],
+            lag_count_top_k=by_count[:top] if lite_topic is None else None,
+            lag_timestamp_top_k=by_time[:top] if lite_topic is None else None,
         )
 
     async def _lag(self, group: str, name: str) -> LiteLagInfo:

@@ -4,6 +4,10 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import msgspec
+
 from rmqkit.errors import RequestRefused
 from rmqkit.model.attributes import LITE_BIND_TOPIC
 from rmqkit.model.topic import SubscriptionGroupConfig
@@ -12,12 +16,18 @@ from rmqkit.plugin.held import QueueKey as HeldKey
 from rmqkit.plugin.request import Outcome, Peer
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
-from rmqkit.protocol.headers import PopLiteMessageRequestHeader, PopMessageRequestHeader
+from rmqkit.protocol.headers import (
+    PopLiteMessageRequestHeader,
+    PopLiteMessageResponseHeader,
+    PopMessageRequestHeader,
+)
+from rmqkit.protocol.receipt import ORDERED_QUEUE
 from rmqkit_pop.leases import QueueKey
 from rmqkit_pop.lite.subscriptions import Subscriber
 from rmqkit_pop.lite.topics import LiteTopics, waiting_key
 from rmqkit_pop.popping import Pop, PopProcessor, check_fields
 from rmqkit_pop.reading import PopRead
+from rmqkit_pop.records import CheckPointRecord
 from rmqkit_pop.waiting import QUEUE, Source, check, check_wait
 
 _ALL_MESSAGES = CompiledFilter()
@@ -95,6 +105,17 @@ class LitePopProcessor(PopProcessor):
             if attempt is not None:
                 client.attempt = attempt, [each.source.key.topic for each in read.found]
         return read
+
+    def header_of(
+        self, pop: Pop, read: PopRead, records: Sequence[CheckPointRecord], now_ms: int
+    ) -> msgspec.Struct:
+        pop_ms = records[0].pop_ms
+        return PopLiteMessageResponseHeader(
+            pop_time=pop_ms,
+            invisible_time=now_ms + pop.header.invisible_time - pop_ms,
+            revive_qid=ORDERED_QUEUE,
+            order_count_info=";".join(str(tried) for record in records for tried in record.attempts),
+        )
 
     def _look_at(self, read: PopRead, client: Subscriber, name: str) -> None:
         """Look into one queue. Raises NotInMemory, RequestRefused; it is looked at again then."""

@@ -44,6 +44,7 @@ from rmqkit.protocol.headers.lite import (
     LiteSubscriptionCtlRequestHeader,
     NotifyUnsubscribeLiteRequestHeader,
     PopLiteMessageRequestHeader,
+    PopLiteMessageResponseHeader,
     TriggerLiteDispatchRequestHeader,
 )
 from rmqkit.protocol.headers.namesrv import (
@@ -140,6 +141,7 @@ __all__ = [
     "PollingInfoRequestHeader",
     "PollingInfoResponseHeader",
     "PopLiteMessageRequestHeader",
+    "PopLiteMessageResponseHeader",
     "PopMessageRequestHeader",
     "PopMessageResponseHeader",
     "ProducerGroupRequestHeader",

@@ -7,8 +7,7 @@ from rmqkit.protocol.integers import I32, I64
 
 
 class PopLiteMessageRequestHeader(Header, kw_only=True):
-    """POP_LITE_MESSAGE: messages of the lite topics of `topic` to which a client has subscribed. Times in ms.
-    The answer has the header of POP_MESSAGE."""
+    """POP_LITE_MESSAGE: messages of the lite topics of `topic` that a client has subscribed. Times in ms."""
 
     client_id: str
     consumer_group: str
@@ -19,6 +18,18 @@ class PopLiteMessageRequestHeader(Header, kw_only=True):
     born_time: I64 = 0
     attempt_id: str | None = None
     bname: str | None = None
+
+
+class PopLiteMessageResponseHeader(Header, kw_only=True):
+    """The answer to POP_LITE_MESSAGE. `order_count_info` has a number for each message, joined by `;`: its
+    deliveries before this one."""
+
+    pop_time: I64
+    invisible_time: I64
+    revive_qid: I32
+    start_offset_info: str | None = None
+    msg_offset_info: str | None = None
+    order_count_info: str | None = None
 
 
 class LiteSubscriptionCtlRequestHeader(Header, kw_only=True):

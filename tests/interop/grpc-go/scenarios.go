@@ -117,7 +117,7 @@ func lite() string {
 	got := &texts{}
 	from := producer("lite")
 	listener := &rocketmq.FuncMessageListener{Consume: func(view *rocketmq.MessageView) rocketmq.ConsumerResult {
-		got.add(*view.GetLiteTopic() + string(view.GetBody()))
+		got.add(view.GetLiteTopic() + string(view.GetBody()))
 		return rocketmq.SUCCESS
 	}}
 	to, err := rocketmq.NewLitePushConsumer(config("lite"), rocketmq.NewLitePushConsumerConfig(os.Args[2]+"lite", 30*time.Second),
