@@ -23,7 +23,6 @@ from rmqkit.protocol.headers import (
 )
 from rmqkit.protocol.receipt import ORDERED_QUEUE
 from rmqkit_pop.leases import QueueKey
-from rmqkit_pop.lite.subscriptions import Subscriber
 from rmqkit_pop.lite.topics import LiteTopics, waiting_key
 from rmqkit_pop.popping import Pop, PopProcessor, check_fields
 from rmqkit_pop.reading import PopRead
@@ -96,10 +95,18 @@ class LitePopProcessor(PopProcessor):
         attempt = header.attempt_id
         if attempt is not None and client.attempt is not None and client.attempt[0] == attempt:
             names = [*client.attempt[1], *names]
+        looked = []
         for name in dict.fromkeys(names):
             if read.is_full:
                 break
-            self._look_at(read, client, name)
+            key = QueueKey(client.group, name, 0)
+            if self._may_have(key, attempt):
+                read.look([Source(key, is_retry=False)])
+            looked.append(name)
+        # The end of a lease, or the next message, makes them ready again. Whoever misses something in memory
+        # looks at all of them once more.
+        for name in looked:
+            client.ready.pop(name, None)
         if read.found:
             client.attempt = None
             if attempt is not None:
@@ -116,14 +123,6 @@ class LitePopProcessor(PopProcessor):
             revive_qid=ORDERED_QUEUE,
             order_count_info=";".join(str(tried) for record in records for tried in record.attempts),
         )
-
-    def _look_at(self, read: PopRead, client: Subscriber, name: str) -> None:
-        """Look into one queue. Raises NotInMemory, RequestRefused; it is looked at again then."""
-        key = QueueKey(client.group, name, 0)
-        if self._may_have(key, read.header.attempt_id):
-            read.look([Source(key, is_retry=False)])
-        # The end of the lease, or the next message, makes it ready again.
-        client.ready.pop(name, None)
 
     def _may_have(self, key: QueueKey, attempt_id: str | None) -> bool:
         """Whether a queue has messages for its group, as far as that can be seen without a read: a client may
