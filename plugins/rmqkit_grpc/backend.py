@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rmqkit.plugin.role import Role
-from rmqkit_grpc.broadcasting import Broadcasts
+from rmqkit_grpc.places import Broadcasts
 
 if TYPE_CHECKING:
     import msgspec

@@ -8,7 +8,7 @@ there after a broken connection; what it missed while the server was started aga
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rmqkit.model.attributes import MESSAGE_MODEL
 from rmqkit.model.message import StoredMessage
@@ -22,8 +22,8 @@ from rmqkit.protocol.headers import (
     QueueRequestHeader,
 )
 from rmqkit_grpc.delivering import stored_in
-from rmqkit_grpc.limits import MAX_BROADCAST_CLIENTS, MAX_BROADCAST_QUEUES
 from rmqkit_grpc.messages import Code
+from rmqkit_grpc.places import Queue
 from rmqkit_grpc.statuses import Refusal, checked, code_of
 
 if TYPE_CHECKING:
@@ -34,37 +34,6 @@ _HANDLE = "broadcast"
 _NOTHING = frozenset(
     {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}
 )
-
-
-class Queue(NamedTuple):
-    """A queue of a topic at a broker."""
-
-    topic: str
-    broker: str
-    queue_id: int
-
-
-class Broadcasts:
-    """Where the clients of groups that broadcast are; those that were not there for longest are forgotten
-    first."""
-
-    def __init__(self) -> None:
-        self._clients: dict[tuple[str, str], dict[Queue, int]] = {}
-
-    def at(self, group: str, client_id: str, queue: Queue) -> int | None:
-        """The next offset for a client; None for one that has not begun."""
-        return self._clients.get((group, client_id), {}).get(queue)
-
-    def move(self, group: str, client_id: str, queue: Queue, offset: int) -> None:
-        """A client goes on at an offset."""
-        own = self._clients.pop((group, client_id), {})
-        self._clients[group, client_id] = own
-        own.pop(queue, None)
-        own[queue] = offset
-        if len(own) > MAX_BROADCAST_QUEUES:
-            del own[next(iter(own))]
-        if len(self._clients) > MAX_BROADCAST_CLIENTS:
-            del self._clients[next(iter(self._clients))]
 
 
 def broadcasts(group: SubscriptionGroupConfig | None) -> bool:
@@ -121,4 +90,4 @@ def receive(
     return [stored for stored in found if not tags or stored.properties.get("TAGS") in tags]
 
 
-__all__ = ["Broadcasts", "Queue", "broadcasts", "handle_of", "is_handle", "receive"]
+__all__ = ["broadcasts", "handle_of", "is_handle", "receive"]

@@ -16,7 +16,6 @@ from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.headers import GetRouteInfoRequestHeader, GroupRequestHeader
 from rmqkit_grpc.backend import Backend, Question
-from rmqkit_grpc.broadcasting import Broadcasts
 from rmqkit_grpc.limits import (
     CLUSTER_LOOK_MS,
     KNOWN_MS,
@@ -26,6 +25,7 @@ from rmqkit_grpc.limits import (
     QUEUES_OF_NEW_TOPICS,
 )
 from rmqkit_grpc.messages import Code
+from rmqkit_grpc.places import Broadcasts
 from rmqkit_grpc.statuses import Refusal
 
 if TYPE_CHECKING:

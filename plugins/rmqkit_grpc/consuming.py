@@ -36,6 +36,7 @@ from rmqkit_grpc.limits import (
     RENEWED_INVISIBLE_MS,
 )
 from rmqkit_grpc.messages import V2, Code
+from rmqkit_grpc.places import Queue
 from rmqkit_grpc.producing import milliseconds
 from rmqkit_grpc.routing import own_endpoints, queue_of, route_of
 from rmqkit_grpc.session import Exchange, Steps, group_of, topic_of
@@ -148,7 +149,7 @@ def _receive_broadcast(
     exchange: Exchange, asked: Any, group: str, topic: str, broker: str, subscription: SubscriptionData
 ) -> Steps:
     """The messages of one queue for a client whose group broadcasts."""
-    queue = broadcasting.Queue(topic, broker, asked.message_queue.id)
+    queue = Queue(topic, broker, asked.message_queue.id)
     batch = max(1, min(asked.batch_size, MAX_RECEIVE_BATCH))
     found = yield from broadcasting.receive(
         exchange, group, queue, subscription, _polling_ms(exchange, asked), batch

@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rmqkit.broker.run.running import RunningBroker
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.testing.broker import running_broker
-from rmqkit_grpc.broadcasting import Broadcasts, Queue
-from rmqkit_grpc.limits import MAX_BROADCAST_CLIENTS, MAX_BROADCAST_QUEUES
 from tests.plugins.grpc.client import CODES, Client, M, connected, consuming, resource
 from tests.plugins.grpc.test_consuming import (
     GROUP,
@@ -103,17 +99,3 @@ async def test_assignments_have_each_queue(tmp_path: Path) -> None:
         answer = await client.call("QueryAssignment", request)
         assert [each.message_queue.id for each in answer.assignments] == [0, 1]
         assert await received(client, asking(-1)) == (CODES["BAD_REQUEST"], [])
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_the_places_are_limited(count: int) -> None:
-    """The client and the queue that were used longest ago go first."""
-    table = Broadcasts()
-    for number in range(MAX_BROADCAST_CLIENTS + count):
-        table.move("G", f"c{number}", Queue("T", "b", 0), number)
-    assert table.at("G", f"c{count - 1}", Queue("T", "b", 0)) is None
-    assert table.at("G", f"c{count}", Queue("T", "b", 0)) == count
-    for number in range(MAX_BROADCAST_QUEUES + count):
-        table.move("G", "one", Queue("T", "b", number), number)
-    assert table.at("G", "one", Queue("T", "b", count - 1)) is None
-    assert table.at("G", "one", Queue("T", "b", count)) == count
