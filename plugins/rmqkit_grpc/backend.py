@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from attrs import frozen
+
 from rmqkit.plugin.role import Role
 from rmqkit_grpc.places import Broadcasts
 
@@ -15,6 +17,16 @@ if TYPE_CHECKING:
     from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
     from rmqkit.plugin.clock import Clock
     from rmqkit.plugin.request_broker import RequestBroker
+
+
+@frozen
+class ClientCounts:
+    """The clients of a door: connections, and the producers and consumers among them."""
+
+    connections: int
+    producers: int
+    consumers: int
+
 
 #: A request that a backend needs before it knows something: its code and its header.
 Question = tuple[int, "msgspec.Struct"]
@@ -71,6 +83,19 @@ class Backend(ABC):
 
     @property
     @abstractmethod
+    def name(self) -> str:
+        """Of the broker, or of the proxy."""
+
+    @abstractmethod
+    def everywhere(self) -> Sequence[str]:
+        """All brokers."""
+
+    @abstractmethod
+    def clients(self) -> ClientCounts:
+        """The clients that are here now."""
+
+    @property
+    @abstractmethod
     def serves(self) -> bool:
         """Whether clients are served at present."""
 
@@ -115,6 +140,20 @@ class BrokerBackend(Backend):
 
     def brokers(self, topic: str) -> Sequence[str]:
         return (self._name,)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def everywhere(self) -> Sequence[str]:
+        return (self._name,)
+
+    def clients(self) -> ClientCounts:
+        """Those of remoting as well."""
+        table = self._broker.clients
+        producers = {peer for group in table.producers.values() for peer in group}
+        consumers = {peer for group in table.consumers.values() for peer in group.members}
+        return ClientCounts(len(producers | consumers), len(producers), len(consumers))
 
     @property
     def serves(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import accumulate, count
+from socket import gethostname
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -15,7 +16,7 @@ from rmqkit.model.route import TopicRouteData
 from rmqkit.model.sysflag import PERM_WRITE
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.headers import GetRouteInfoRequestHeader, GroupRequestHeader
-from rmqkit_grpc.backend import Backend, Question
+from rmqkit_grpc.backend import Backend, ClientCounts, Question
 from rmqkit_grpc.limits import (
     CLUSTER_LOOK_MS,
     KNOWN_MS,
@@ -80,6 +81,9 @@ class ClusterBackend(Backend):
         self._serves = True
         self._on_change: list[Callable[[], None]] = []
         self._turn = count()
+        self._brokers: Sequence[str] = ()
+        #: Counts the clients of this proxy; set once they are known.
+        self.count_clients: Callable[[], ClientCounts] = lambda: ClientCounts(0, 0, 0)
 
     @property
     def max_message_size(self) -> int:
@@ -134,6 +138,17 @@ class ClusterBackend(Backend):
     def brokers(self, topic: str) -> Sequence[str]:
         known = self._topics.get(topic)
         return () if known is None else sorted({each.broker_name for each in known.route.queue_datas})
+
+    @property
+    def name(self) -> str:
+        return gethostname()
+
+    def everywhere(self) -> Sequence[str]:
+        """Those of the last look."""
+        return self._brokers
+
+    def clients(self) -> ClientCounts:
+        return self.count_clients()
 
     @property
     def serves(self) -> bool:
@@ -191,11 +206,12 @@ class ClusterBackend(Backend):
         """Loop that looks whether the cluster can be reached."""
         while True:
             try:
-                await self._client.admin.cluster_info()
+                info = await self._client.admin.cluster_info()
             except RmqError as error:
                 _log.warning("the cluster cannot be reached: %s", error)
                 self._set_serving(False)
             else:
+                self._brokers = sorted(info.broker_addr_table)
                 self._set_serving(True)
             await trio.sleep(CLUSTER_LOOK_MS / 1_000)
 

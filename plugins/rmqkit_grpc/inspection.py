@@ -55,6 +55,7 @@ REFLECTIONS = {
 _FILES = (V2, HEALTH, *REFLECTIONS.values())
 _SERVICES = (
     f"{PACKAGE}.MessagingService",
+    f"{PACKAGE}.Admin",
     f"{HEALTH_PACKAGE}.Health",
     *(f"{package}.ServerReflection" for package in REFLECTION_PACKAGES),
 )

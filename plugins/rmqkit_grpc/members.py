@@ -18,6 +18,7 @@ from rmqkit.model.subscription import ConsumerData, HeartbeatData
 from rmqkit.plugin.request import Peer
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
+from rmqkit_grpc.backend import ClientCounts
 from rmqkit_grpc.limits import MAX_PROXIED_GROUPS
 
 if TYPE_CHECKING:
@@ -86,6 +87,12 @@ class Members:
         for consumer in data.consumer_data_set or ():
             self._consumers.setdefault(consumer.group_name, {})[peer] = consumer
         self._changed.set()
+
+    def counts(self) -> ClientCounts:
+        """How many clients there are."""
+        producers = {peer for group in self._producers.values() for peer in group}
+        consumers = {peer for group in self._consumers.values() for peer in group}
+        return ClientCounts(len(self._beats), len(producers), len(consumers))
 
     def forget(self, peer: Peer) -> None:
         """A client has gone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rmqkit_grpc.admin import tables
 from rmqkit_grpc.schema import File, private_pool
 
 PACKAGE = "apache.rocketmq.v2"
@@ -164,7 +165,14 @@ MessagingService \
 
 #: Descriptors that a program with another copy of these messages does not see.
 POOL = private_pool()
-V2 = File(POOL, "rmqkit/rocketmq_v2.proto", PACKAGE, _SHARED + _CALLS + _TELEMETRY, _ENUMS, _SERVICE)
+V2 = File(
+    POOL,
+    "rmqkit/rocketmq_v2.proto",
+    PACKAGE,
+    _SHARED + _CALLS + _TELEMETRY + tables.MESSAGES,
+    _ENUMS + tables.ENUMS,
+    _SERVICE + tables.SERVICE,
+)
 
 
 class Code:
@@ -194,6 +202,7 @@ class Code:
     ILLEGAL_LITE_TOPIC = 40020
     INVALID_CLIENT_PROPERTIES = 40021
     FORBIDDEN = 40300
+    NOT_FOUND = 40400
     MESSAGE_NOT_FOUND = 40401
     TOPIC_NOT_FOUND = 40402
     CONSUMER_GROUP_NOT_FOUND = 40403

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from rmqkit_grpc import (
     consuming,
@@ -19,6 +19,7 @@ from rmqkit_grpc import (
     telemetry,
     transactions,
 )
+from rmqkit_grpc.admin import clients, groups, messages, topics
 from rmqkit_grpc.messages import PACKAGE, V2
 from rmqkit_grpc.session import Exchange, Steps
 from rmqkit_grpc.statuses import Status
@@ -56,13 +57,15 @@ class Method:
     needs_id: bool = True
 
 
-def _unary(name: str, handler: Handler) -> Method:
-    response = V2.messages[f"{name}Response"]
+def _unary(name: str, handler: Handler, named: str | None = None) -> Method:
+    """A method whose request and answer are named after it, or after `named`."""
+    own = named or name
+    response = V2.messages[f"{own}Response"]
 
     def refused(code: int, text: str) -> list[Any]:
         return [response(status=Status(code=code, message=text))]
 
-    return Method(name, Kind.UNARY, V2.messages[f"{name}Request"], handler, refused)
+    return Method(name, Kind.UNARY, V2.messages[f"{own}Request"], handler, refused)
 
 
 def _held(name: str, handler: Handler, refused: Refused) -> Method:
@@ -128,7 +131,35 @@ def _table() -> dict[str, Method]:
         _unary("QueryOffset", offsets.query_offset),
         _unary("SyncLiteSubscription", lite.sync),
     ]
-    return {service + each.name: each for each in found} | _tools()
+    return {service + each.name: each for each in found} | _administration() | _tools()
+
+
+def _administration() -> dict[str, Method]:
+    """The methods of the Admin service. Administrators need not say who they are as clients do."""
+    handlers: Mapping[str, Handler] = {
+        "ChangeLogLevel": topics.change_log_level,
+        "DescribeTopicStatus": topics.describe_topic,
+        "ListSubscription": groups.list_subscriptions,
+        "DescribeSubscription": groups.describe_subscriptions,
+        "DeleteSubscription": groups.delete_subscription,
+        "DescribeGroupAccumulation": groups.accumulation,
+        "ListConsumerConnection": groups.list_connections,
+        "ResetGroupOffset": groups.reset_offset,
+        "QueryMessage": messages.query,
+        "PrintThreadStackTrace": clients.thread_dump,
+        "VerifyMessage": clients.verify,
+        "AdminSendMessage": messages.send,
+        "GetConsumerRunningInfo": clients.running_info,
+        "GetTopicRoute": topics.topic_route,
+        "QueryTimeSpan": topics.time_spans,
+        "GetProxyRuntimeStats": topics.runtime_stats,
+    }
+    found = {}
+    for name, handler in handlers.items():
+        refused = topics.level_refused if name == "ChangeLogLevel" else None
+        method = _unary(name, handler, named="ListMessage" if name == "QueryMessage" else name)
+        found[f"/{PACKAGE}.Admin/{name}"] = evolve(method, needs_id=False, refused=refused or method.refused)
+    return found
 
 
 def _refuses_nobody(exchange: Exchange, asked: Any) -> Steps:

@@ -49,6 +49,18 @@ PASSED = (
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
     RequestCode.GET_MAX_OFFSET,
     RequestCode.GET_MIN_OFFSET,
+    # Of the Admin service.
+    RequestCode.GET_TOPIC_CONFIG,
+    RequestCode.QUERY_CONSUME_TIME_SPAN,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST,
+    RequestCode.GET_CONSUME_STATS,
+    RequestCode.GET_LITE_GROUP_INFO,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.QUERY_MESSAGE,
 )
 _Answering = Callable[[Command, Peer], Awaitable[Command]]
 _FOR_GRPC = "this is a proxy for clients of gRPC: clients of remoting connect to name servers and brokers"
@@ -106,7 +118,7 @@ class Passing(RequestProcessor):
         complete([outcome])
 
     async def _pass(self, command: Command, peer: Peer) -> Command:
-        broker = getattr(command.typed, "bname", None)
+        broker = getattr(command.typed, "bname", None) or command.fields().get("bname")
         if not broker:
             raise RequestRefused(ResponseCode.INVALID_PARAMETER, "the request names no broker")
         answered = await self._relay.call(broker, command, PASSING_TIMEOUT_MS + _held_ms(command))

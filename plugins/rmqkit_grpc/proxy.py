@@ -26,6 +26,7 @@ async def serve(
     async with Client(config.namesrv_addr or None, config=config, connect=listen.connect(config)) as client:
         cluster = ClusterBackend(client, SystemClock())
         members = Members(client.relay)
+        cluster.count_clients = members.counts
         passing = Passing(client.relay, cluster, members)
         protocol.begin(cluster)
         serving = await listen(dict.fromkeys(passing.codes, passing), on_closed=members.forget)

@@ -2,9 +2,9 @@
 
 The default pool of protobuf belongs to the whole process, and a program that uses RocketMQ's own Python
 client has these messages there already. A line of the table is one message: its name, and fields of the
-form `name number type`. A type is a letter, the name of a message or an enum of the table, or `map` from
-text to text; `?` marks a field whose presence matters, `*` a repeated one, and `/name` the group of fields
-of which one is set."""
+form `name number type`. A type is a letter, the name of a message or an enum of the table, `map` from
+text to text, or `map:NAME` to a message; `?` marks a field whose presence matters, `*` a repeated one, and
+`/name` the group of fields of which one is set."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _SCALARS = {
     "i": _Field.TYPE_INT32,
     "l": _Field.TYPE_INT64,
     "f": _Field.TYPE_FLOAT,
+    "d": _Field.TYPE_DOUBLE,
     "B": _Field.TYPE_BOOL,
 }
 _KNOWN = {"T": ".google.protobuf.Timestamp", "D": ".google.protobuf.Duration"}
@@ -100,8 +101,8 @@ def _add_message(
             field.proto3_optional = True
             optional.append(field)
         kind = kind.rstrip("*?")
-        if kind == "map":
-            _make_map(message, field, title, package)
+        if kind.startswith("map"):
+            _make_map(message, field, title, package, kind.partition(":")[2])
         elif kind in _SCALARS:
             field.type = _SCALARS[kind]
         else:
@@ -122,12 +123,17 @@ def _make_map(
     field: descriptor_pb2.FieldDescriptorProto,
     title: str,
     package: str,
+    value: str,
 ) -> None:
+    """Make a field a map from text to the message `value`, to text without one."""
     entry_name = "".join(part.capitalize() for part in field.name.split("_")) + "Entry"
     entry = message.nested_type.add(name=entry_name)
     entry.options.map_entry = True
     for number, name in enumerate(("key", "value"), 1):
         entry.field.add(name=name, number=number, type=_Field.TYPE_STRING, label=_Field.LABEL_OPTIONAL)
+    if value:
+        entry.field[1].type = _Field.TYPE_MESSAGE
+        entry.field[1].type_name = f".{package}.{value}"
     field.label, field.type = _Field.LABEL_REPEATED, _Field.TYPE_MESSAGE
     field.type_name = f".{package}.{title}.{entry_name}"
 

@@ -117,11 +117,17 @@ class Exchange:
         if questions:
             yield [self.command(code, header) for code, header in questions]
 
-    def command(self, code: int, header: msgspec.Struct | None = None, body: bytes = b"") -> Command:
-        """A request of this client, with what it has shown to prove who it is."""
+    def command(
+        self,
+        code: int,
+        header: msgspec.Struct | None = None,
+        body: bytes = b"",
+        fields: Mapping[str, str] | None = None,
+    ) -> Command:
+        """A request of this client, with what it has shown to prove who it is, and with further fields."""
         made = request(code, header, body)
-        if self._proof:
-            made.ext = ({} if header is None else header_fields(header)) | self._proof
+        if self._proof or fields:
+            made.ext = ({} if header is None else header_fields(header)) | self._proof | dict(fields or {})
         made.language = self.session.language
         return made
 

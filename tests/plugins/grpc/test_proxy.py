@@ -25,6 +25,7 @@ from rmqkit.testing.broker import running_broker, running_cluster, test_config
 from rmqkit.testing.server import ServerContract
 from rmqkit_grpc.role import Proxy
 from rmqkit_grpc.transaction_id import parse
+from tests.plugins.grpc.admin.kit import administer, administered
 from tests.plugins.grpc.client import (
     CODES,
     CONNECT_TIMEOUT_MS,
@@ -263,3 +264,52 @@ async def test_a_proxy_without_name_servers(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         with pytest.raises(ConfigError, match="no name server"):
             await nursery.start(Proxy().run, config, registry, listen)
+
+
+async def test_lite_topics_of_all_brokers(tmp_path: Path) -> None:
+    """Every broker has the subscription; each message is acknowledged where it is."""
+    async with proxied(tmp_path) as (brokers, client):
+        for each in brokers.values():
+            await each.context.topics.put(_topic("L", **{"message.type": "LITE"}))
+            await each.context.topics.announced()
+        await client.settle(consuming("G", "L", kind="LITE_SIMPLE_CONSUMER"))
+        names = [f"chat-{number}" for number in range(8)]
+        request = M["SyncLiteSubscriptionRequest"](
+            topic=resource("L"), group=resource("G"), lite_topic_set=names
+        )
+        answer = await client.call("SyncLiteSubscription", request)
+        assert answer.status.code == CODES["OK"], answer.status
+        for name in names:
+            lite = {"message_type": ENUMS["MessageType"]["LITE"], "lite_topic": name}
+            sent = await client.call("SendMessage", sending(message("L", b"m", name, **lite)))
+            assert sent.status.code == CODES["OK"], sent.status
+        found = [each for name in (A, B) for each in await receive(client, name, topic="L")]
+        assert sorted(each.system_properties.lite_topic for each in found) == names
+        acked = M["AckMessageRequest"](group=resource("G"), topic=resource("L"))
+        for each in found:
+            acked.entries.add(receipt_handle=each.system_properties.receipt_handle)
+        answer = await client.call("AckMessage", acked)
+        assert answer.status.code == CODES["OK"], answer
+
+
+async def test_administration_of_all_brokers(tmp_path: Path) -> None:
+    """What is asked of a group is asked of every broker."""
+    async with proxied(tmp_path) as (_, client):
+        await client.settle(consuming("G", "T"))
+        with trio.fail_after(60):
+            while (await administer(client, "GetProxyRuntimeStats")).status.code != CODES["OK"]:
+                await trio.lowlevel.checkpoint()
+        stats = await administered(client, "GetProxyRuntimeStats")
+        assert (stats.connections, stats.consumers) == (1, 1)
+        for name in (A, B):
+            assert await receive(client, name) == []
+        for number in range(8):
+            await client.call("SendMessage", sending(message("T", b"m", f"01{number}", keys=["k"])))
+        answer = await administered(
+            client, "DescribeGroupAccumulation", group=resource("G"), topics=[resource("T")]
+        )
+        assert answer.topic_accumulation["T"].accumulation == 8
+        found = await administered(client, "QueryMessage", topic=resource("T"), message_key="k")
+        assert len(found.messages) == 8
+        answer = await administered(client, "DescribeTopicStatus", topic=resource("T"))
+        assert answer.topic_message_type == 0
