@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 import msgspec
 
-from rmqkit import __version__
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.route import compact
 from rmqkit.model.topic import TopicConfig
@@ -115,7 +115,7 @@ def runtime_stats(exchange: Exchange, asked: Any) -> Steps:
     return _Stats(
         status=ok(),
         proxy_name=backend.name,
-        version=__version__,
+        version=version("rmqkit"),
         in_tps=sum(_first(each.get("putTps")) for each in tables),
         out_tps=sum(_first(each.get("getTransferredTps") or each.get("getTransferedTps")) for each in tables),
         connections=clients.connections,

@@ -90,6 +90,7 @@ async def test_reflection(tmp_path: Path, package: str) -> None:
         listed = messages["ServerReflectionResponse"].FromString(data).list_services_response.service
         assert {each.name for each in listed} == {
             SERVICE,
+            "apache.rocketmq.v2.Admin",
             "grpc.health.v1.Health",
             "grpc.reflection.v1.ServerReflection",
             "grpc.reflection.v1alpha.ServerReflection",
