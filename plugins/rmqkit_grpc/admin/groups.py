@@ -37,6 +37,7 @@ _Accumulated = V2.messages["DescribeGroupAccumulationResponse"]
 _Reset = V2.messages["ResetGroupOffsetResponse"]
 _MODELS, _FILTERS = V2.enums["MessageModel"], V2.enums["FilterType"]
 _MAX_GROUPS = 1_000
+_MAX_LITE_TOPICS = 1_000
 
 
 class _Connection(msgspec.Struct, rename="camel", kw_only=True):
@@ -248,6 +249,11 @@ def accumulation(exchange: Exchange, asked: Any) -> Steps:
         whole.add(each)
         by_topic.setdefault(topic, _Sum()).add(each)
     response = _Accumulated(status=ok())
+    if not topics:
+        # Stats of groups have topics alone, and a lite topic is none.
+        for lite_topic, each in (yield from _of_lite_topics(exchange, group)).items():
+            whole.ready += each.ready
+            each.into(response.lite_topic_accumulation[lite_topic])
     whole.into(response.accumulation)
     for name in topics:
         by_topic[name].into(response.topic_accumulation[name])
@@ -258,6 +264,22 @@ def _progress(bodies: Iterable[_Stats]) -> Iterable[tuple[str, _Progress]]:
     for body in bodies:
         for key, each in body.offset_table.items():
             yield loose_json.decode(key.encode(), MessageQueue).topic, each
+
+
+def _of_lite_topics(exchange: Exchange, group: str) -> Steps:
+    """What a group has not consumed of lite topics, of those with the most; nothing from brokers that do not
+    know what that is."""
+    header = GetLiteGroupInfoRequestHeader(group=group, top_k=_MAX_LITE_TOPICS)
+    answers = yield [
+        exchange.command(RequestCode.GET_LITE_GROUP_INFO, header, fields={"bname": name})
+        for name in exchange.backend.everywhere()
+    ]
+    found: dict[str, _Sum] = {}
+    for answer in answers:
+        lags = [] if answer.code else answer.decode_body(LiteGroupInfo).lag_count_top_k
+        for each in lags or []:
+            found.setdefault(each.lite_topic, _Sum()).ready += each.lag_count
+    return found
 
 
 def _of_lite_topic(exchange: Exchange, group: str, lite_topic: str) -> Steps:

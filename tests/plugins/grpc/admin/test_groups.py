@@ -102,6 +102,9 @@ async def test_the_accumulation_of_a_lite_topic(tmp_path: Path) -> None:
             client, "DescribeGroupAccumulation", group=resource(GROUP), lite_topic="chat"
         )
         assert answer.lite_topic_accumulation["chat"].accumulation == 2
+        answer = await administered(client, "DescribeGroupAccumulation", group=resource(GROUP))
+        assert answer.accumulation.accumulation == 2
+        assert answer.lite_topic_accumulation["chat"].accumulation == 2
         found = await administered(client, "ListConsumerConnection", group=resource(GROUP))
         assert [each.message_model for each in found.client_info] == [MODELS["LITE_SELECTIVE"]]
 
