@@ -1,4 +1,4 @@
-"""The messages of the Admin service (gRPC sheet, section 15)."""
+"""The messages of the Admin service (gRPC sheet, section 11)."""
 
 from __future__ import annotations
 
