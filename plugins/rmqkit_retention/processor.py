@@ -47,21 +47,23 @@ class CleanProcessor(EachRequest):
 
     async def _clean_expired_queues(self, request: Command) -> Command:
         """Remove queues whose messages are all deleted. Their offsets start at 0 again, as in Java; queues of
-        system topics stay."""
+        system topics stay, and those of lite topics, which expire by themselves."""
         store = self._broker.store
         await store.trim(0)
         for topic, queue_ids in store.queues().items():
-            for queue_id in () if names.is_system_topic(topic) else queue_ids:
+            stays = names.is_system_topic(topic) or names.lite_parts(topic) is not None
+            for queue_id in () if stays else queue_ids:
                 if store.min_offset(topic, queue_id) == store.max_offset(topic, queue_id) > 0:
                     store.delete_queue(topic, queue_id)
                     await trio.lowlevel.checkpoint()
         return answer(request)
 
     async def _clean_unused_topics(self, request: Command) -> Command:
-        """Remove the queues of topics that the broker no longer has."""
+        """Remove the queues of topics that the broker no longer has, and of their lite topics."""
         store = self._broker.store
         for topic in list(store.queues()):
-            if topic not in self._broker.topics.configs and not names.is_system_topic(topic):
+            owner = (names.lite_parts(topic) or (topic, ""))[0]
+            if owner not in self._broker.topics.configs and not names.is_system_topic(topic):
                 store.delete_topic(topic)
                 await trio.lowlevel.checkpoint()
         return answer(request)

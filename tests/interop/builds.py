@@ -155,6 +155,20 @@ def grpc_go(program: str) -> Path:
     return _built(f"grpc-go-{hashlib.sha256(program.encode()).hexdigest()[:8]}", sources, build) / "program"
 
 
+def grpc_rust(program: str) -> Path:
+    """A program over RocketMQ's Rust client of version 5, as a binary. The first one takes minutes."""
+    folder = HERE / "grpc-rust"
+
+    def build(out: Path) -> None:
+        shutil.copy(folder / "Cargo.toml", out)
+        (out / "src").mkdir()
+        (out / "src" / "main.rs").write_text(program)
+        _run([tool("cargo"), "build", "--quiet"], out)
+
+    digest = hashlib.sha256(program.encode()).hexdigest()[:8]
+    return _built(f"grpc-rust-{digest}", [folder / "Cargo.toml"], build) / "target" / "debug" / "orders"
+
+
 def grpc_node() -> Path:
     """The folder of modules with RocketMQ's client for Node."""
     folder = HERE / "grpc-node"

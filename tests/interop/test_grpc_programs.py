@@ -80,6 +80,16 @@ def test_node(door: peers.Server, tmp_path: Path) -> None:
     assert "one coffee" in output(command, door, NODE_PATH=modules, HOME=str(tmp_path))
 
 
+@pytest.mark.skipif(
+    os.environ.get("RMQKIT_INTEROP_RUST") != "1",
+    reason="it takes minutes to compile Rust's client: RMQKIT_INTEROP_RUST=1 runs this",
+)
+def test_rust(door: peers.Server) -> None:
+    """It sends a message and receives it."""
+    binary = built("grpc_rust", program("rust").replace(ADDRESS, door.grpc))
+    assert "one coffee" in output([binary], door)
+
+
 #: Where `rmqkit` is.
 PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 

@@ -23,6 +23,8 @@ _MAX_CHANGES = 1_024
 _QUOTA = 2_000
 _NO_QUOTA = -1
 _MAX_CLIENT_ID = 255
+#: Clients with lite topics, which may be as many as connections.
+_MAX_CLIENTS = 100_000
 _LAST, _FIRST, _END = range(3)
 
 
@@ -77,6 +79,11 @@ class LiteControlProcessor(EachRequest):
         group = await self._group(change.group)
         check_parent(lites, change.topic, group)
         self._check_quota(group, known, queues, complete=change.action == "COMPLETE_ADD")
+        if known is None and len(table.clients) >= _MAX_CLIENTS:
+            raise RequestRefused(
+                ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
+                f"{len(table.clients)} clients have lite topics here, at most {_MAX_CLIENTS} are allowed",
+            )
         client = table.said(change.group, change.client_id, change.topic, now_ms)
         client.peer = peer
         if ALL in wanted:

@@ -18,6 +18,7 @@ from rmqkit import hookimpl
 from rmqkit.broker.run import assemble
 from rmqkit.config import Config
 from rmqkit.errors import StoreError
+from rmqkit.model.names import lite_queue
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.dispatcher import LogFollower
 from rmqkit.plugin.hookspecs import Register
@@ -25,6 +26,7 @@ from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import request
 from rmqkit.testing.broker import running_broker
 from rmqkit.testing.peer import FakePeer, ask
+from rmqkit.testing.store import message
 from rmqkit_retention import service as module
 from rmqkit_retention.processor import CODES
 from rmqkit_retention.service import RetentionService
@@ -308,12 +310,13 @@ async def test_asking_a_broker_that_deletes_nothing(tmp_path: Path) -> None:
 @pytest.mark.only_store("mmap", why="is about the files of one store")
 async def test_cleaning_expired_queues(tmp_path: Path) -> None:
     """CLEAN_EXPIRED_CONSUMEQUEUE removes queues whose messages are all deleted; those with messages, empty
-    ones and system topics stay."""
+    ones, system topics and lite topics stay."""
     async with opened(tmp_path, segments=0) as (desk, _, _):
         store = desk.broker.store
         await desk.sent(body=b"old", queue_id=3)
         await desk.sent(body=b"old", queue_id=0)
         await desk.sent(properties={"DELAY": "3"})
+        store.append([message(lite_queue("T", "one"))])
         while store.end_offset < 2 * SEGMENT_BYTES:
             await desk.sent(body=b"x" * 900)
         await flush(desk)
@@ -322,20 +325,23 @@ async def test_cleaning_expired_queues(tmp_path: Path) -> None:
         await store.trim(SEGMENT_BYTES)
         assert (store.min_offset("T", 3), store.max_offset("T", 3)) == (1, 1)
         assert (await desk.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
-        assert store.queues() == {"T": [0], "SCHEDULE_TOPIC_XXXX": [2]}
+        assert store.queues() == {"T": [0], "SCHEDULE_TOPIC_XXXX": [2], lite_queue("T", "one"): [0]}
         assert (await desk.sent(body=b"new", queue_id=3)).queue_offset == 0
 
 
 async def test_cleaning_unused_topics(tmp_path: Path) -> None:
-    """CLEAN_UNUSED_TOPIC removes the queues of topics that are in no table; system topics stay."""
+    """CLEAN_UNUSED_TOPIC removes the queues of topics that are in no table, and of their lite topics; system
+    topics stay."""
     async with open_desk(tmp_path) as desk:
         await desk.sent(topic="A", default_topic="TBW102", default_topic_queue_nums=1)
         await desk.sent(topic="B", default_topic="TBW102", default_topic_queue_nums=1)
         await desk.sent(properties={"DELAY": "3"})
+        for topic in "AB":
+            desk.broker.store.append([message(lite_queue(topic, "one"))])
         del desk.broker.topics.configs["A"]
         assert "SCHEDULE_TOPIC_XXXX" not in desk.broker.topics.configs
         assert (await desk.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
-        assert set(desk.broker.store.queues()) == {"B", "SCHEDULE_TOPIC_XXXX"}
+        assert set(desk.broker.store.queues()) == {"B", lite_queue("B", "one"), "SCHEDULE_TOPIC_XXXX"}
 
 
 async def test_the_service_is_part_of_a_broker(tmp_path: Path) -> None:
