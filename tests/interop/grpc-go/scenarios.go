@@ -1,4 +1,4 @@
-// What RocketMQ's Go client of version 5 does: scenarios ENDPOINT PREFIX. Topics and groups are PREFIX and the name of
+// What RocketMQ's Go client of version 5 does: scenarios ENDPOINT PREFIX [WITHOUT...]. Topics and groups are PREFIX and the name of
 // the scenario. One line of "name=value" for each scenario.
 package main
 
@@ -289,6 +289,9 @@ func main() {
 	}
 	var all sync.WaitGroup
 	for name, scenario := range scenarios {
+		if slices.Contains(os.Args[3:], name) {
+			continue
+		}
 		all.Add(1)
 		go func() {
 			defer all.Done()

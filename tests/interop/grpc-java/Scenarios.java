@@ -30,7 +30,7 @@ import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
- * What RocketMQ's Java client of version 5 does: Scenarios ENDPOINT PREFIX. Topics and groups are PREFIX and the name of
+ * What RocketMQ's Java client of version 5 does: Scenarios ENDPOINT PREFIX [WITHOUT...]. Topics and groups are PREFIX and the name of
  * the scenario. One line of "name=value" for each scenario.
  */
 public class Scenarios {
@@ -57,6 +57,7 @@ public class Scenarios {
         scenarios.put("priority", all::priority);
         scenarios.put("dead", all::dead);
         scenarios.put("lite", all::lite);
+        scenarios.keySet().removeAll(List.of(args).subList(2, args.length));
         List<Thread> threads = scenarios.entrySet().stream()
             .map(each -> new Thread(() -> System.out.println(each.getKey() + "=" + resultOf(each.getValue())))).toList();
         threads.forEach(Thread::start);
