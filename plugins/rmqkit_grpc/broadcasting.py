@@ -25,6 +25,7 @@ from rmqkit_grpc.delivering import stored_in
 from rmqkit_grpc.messages import Code
 from rmqkit_grpc.places import Queue
 from rmqkit_grpc.statuses import Refusal, checked, code_of
+from rmqkit_grpc.subscriptions import is_wanted
 
 if TYPE_CHECKING:
     from rmqkit.model.topic import SubscriptionGroupConfig
@@ -86,8 +87,7 @@ def receive(
         return []
     table.move(group, client_id, queue, pulled.header(PullMessageResponseHeader).next_begin_offset)
     found: Sequence[StoredMessage] = [] if pulled.code else list(stored_in(pulled.body))
-    tags = subscription.tags_set
-    return [stored for stored in found if not tags or stored.properties.get("TAGS") in tags]
+    return [stored for stored in found if is_wanted(subscription, stored)]
 
 
 __all__ = ["broadcasts", "handle_of", "is_handle", "receive"]

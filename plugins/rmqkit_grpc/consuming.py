@@ -41,7 +41,7 @@ from rmqkit_grpc.producing import milliseconds
 from rmqkit_grpc.routing import own_endpoints, queue_of, route_of
 from rmqkit_grpc.session import Exchange, Steps, group_of, topic_of
 from rmqkit_grpc.statuses import Refusal, Status, checked, ok, status_of
-from rmqkit_grpc.subscriptions import subscription_of
+from rmqkit_grpc.subscriptions import is_wanted, subscription_of
 
 _Received = V2.messages["ReceiveMessageResponse"]
 _Acked = V2.messages["AckMessageResponse"]
@@ -119,11 +119,11 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
     (popped,) = yield [exchange.command(code, header)]
     checked(popped)
     found = lite_delivered(popped, broker) if exchange.session.has_lite_topics else delivered(popped, broker)
-    others = [handle for handle, stored in found if not _is_wanted(subscription, stored)]
+    others = [handle for handle, stored in found if not is_wanted(subscription, stored)]
     if others:
         # The broker compares the hashes of tags; what only looks alike is finished here.
         yield [_ack(exchange, Handle(handle), group, topic) for handle in others]
-    wanted = [(handle, stored) for handle, stored in found if _is_wanted(subscription, stored)]
+    wanted = [(handle, stored) for handle, stored in found if is_wanted(subscription, stored)]
     tries = _MAX_TRIES if config is None else config.retry_max_times + 1
     if any(stored.reconsume_times >= tries for _, stored in wanted):
         # Brokers of rmqkit have done this before.
@@ -192,11 +192,6 @@ def _put_aside(exchange: Exchange, handle: Handle, group: str, topic: str, messa
         bname=handle.receipt.broker_name,
     )
     return exchange.command(RequestCode.CONSUMER_SEND_MSG_BACK, header)
-
-
-def _is_wanted(subscription: SubscriptionData, stored: StoredMessage) -> bool:
-    """Whether the tag of a message is one of those that were asked for."""
-    return not subscription.tags_set or stored.properties.get(props.TAGS) in subscription.tags_set
 
 
 def _delivered_at(exchange: Exchange) -> Any:

@@ -25,7 +25,7 @@ from rmqkit_grpc.messages import V2, Code
 from rmqkit_grpc.producing import milliseconds
 from rmqkit_grpc.session import Exchange, Steps, group_of, topic_of
 from rmqkit_grpc.statuses import Refusal, Status, checked, code_of, ok, status_of
-from rmqkit_grpc.subscriptions import subscription_of
+from rmqkit_grpc.subscriptions import is_wanted, subscription_of
 
 _Pulled = V2.messages["PullMessageResponse"]
 _Got = V2.messages["GetOffsetResponse"]
@@ -59,11 +59,11 @@ def pull(exchange: Exchange, asked: Any) -> Steps:
     following = _Pulled(next_offset=pulled.header(PullMessageResponseHeader).next_begin_offset)
     if pulled.code:
         return [_Pulled(status=status_of(pulled)), following]
-    tags, delivery = subscription.tags_set, Delivery(asked.message_queue.topic)
+    delivery = Delivery(asked.message_queue.topic)
     found = [
         _Pulled(message=delivery.message(stored))
         for stored in stored_in(pulled.body)
-        if not tags or stored.properties.get("TAGS") in tags
+        if is_wanted(subscription, stored)
     ]
     return [_Pulled(status=ok()), *found, following]
 

@@ -27,7 +27,7 @@ from rmqkit.protocol.codes import is_temporary
 from rmqkit.toolkit.cold_reads import all_of, read_when_cached
 from rmqkit.toolkit.set_aside import Origin, prepare, set_aside
 from rmqkit_pop.engine import REVIVE_GROUP, SEEN_GROUP, Engine
-from rmqkit_pop.leases import Lease, QueueKey
+from rmqkit_pop.leases import Lease
 from rmqkit_pop.limits import MAX_QUEUES_KEPT, REWRITE_MS, REWRITE_RECORDS
 from rmqkit_pop.records import ack_of, from_message
 from rmqkit_pop.retry import Next, Step, copy_for_dead_letters, copy_for_retry, next_step, origin_topic
@@ -247,7 +247,7 @@ class Ends:
         OSError, before the message that it concerns is changed."""
         engine, key = self._engine, lease.queue.key
         group = engine.broker.groups.configs.get(key.group)
-        if group is None or engine.broker.topics.get(_topic_of(key)) is None:
+        if group is None or engine.broker.topics.get(names.owning_topic(key.topic)) is None:
             _log.warning("leases of %s end, for the group or the topic is gone", key)
             engine.change([ack_of(lease.record, lease.open_offsets())])
             return
@@ -356,7 +356,9 @@ class Ends:
         engine, key = self._engine, lease.queue.key
         if step.next is Next.DEAD:
             self._require(names.dlq_topic(key.group))
-            return copy_for_dead_letters(stored, key.group, origin_topic(_topic_of(key), key.group))
+            return copy_for_dead_letters(
+                stored, key.group, origin_topic(names.owning_topic(key.topic), key.group)
+            )
         topic = key.topic
         if not topic.startswith(names.RETRY_PREFIX):
             v2 = engine.settings.enable_retry_topic_v2
@@ -368,12 +370,6 @@ class Ends:
     def _require(self, topic: str) -> None:
         if self._engine.broker.topics.get(topic) is None:
             raise _TopicMissing(topic)
-
-
-def _topic_of(key: QueueKey) -> str:
-    """The topic of a queue: of a lite topic's, the one that has it."""
-    lite = names.lite_parts(key.topic)
-    return key.topic if lite is None else lite[0]
 
 
 __all__ = ["Ends", "PopService", "follow"]

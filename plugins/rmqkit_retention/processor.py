@@ -62,8 +62,9 @@ class CleanProcessor(EachRequest):
         """Remove the queues of topics that the broker no longer has, and of their lite topics."""
         store = self._broker.store
         for topic in list(store.queues()):
-            owner = (names.lite_parts(topic) or (topic, ""))[0]
-            if owner not in self._broker.topics.configs and not names.is_system_topic(topic):
+            if names.owning_topic(topic) not in self._broker.topics.configs and not names.is_system_topic(
+                topic
+            ):
                 store.delete_topic(topic)
                 await trio.lowlevel.checkpoint()
         return answer(request)

@@ -151,7 +151,7 @@ class BrokerStats:
             return
         topic = topics[0]
         if topic.startswith(names.LITE_PREFIX):
-            topic = (names.lite_parts(topic) or (topic, ""))[0]
+            topic = names.owning_topic(topic)
         item = self.topics[topic]
         count, size_bytes = len(messages), looks.total_bytes_of(results)
         item.add(count, size_bytes)

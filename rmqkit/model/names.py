@@ -113,6 +113,12 @@ def lite_parts(name: str) -> tuple[str, str] | None:
     return (topic, lite_topic) if topic and lite_topic and "$" not in lite_topic else None
 
 
+def owning_topic(name: str) -> str:
+    """The topic to which a queue of this name belongs: of a lite topic's, the one that has it."""
+    parts = lite_parts(name)
+    return name if parts is None else parts[0]
+
+
 def lite_topic_fault(lite_topic: str) -> str | None:
     """The reason why the name of a lite topic is illegal, or None."""
     if len(lite_topic) > MAX_LITE_TOPIC_LENGTH:

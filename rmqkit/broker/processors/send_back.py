@@ -150,8 +150,7 @@ class SendBackProcessor(EachRequest):
     ) -> PutMessage:
         """The record to write: same body and birth, one more reconsumption."""
         properties = dict(original.properties)
-        lite = names.lite_parts(original.topic)
-        properties.setdefault(props.RETRY_TOPIC, original.topic if lite is None else lite[0])
+        properties.setdefault(props.RETRY_TOPIC, names.owning_topic(original.topic))
         properties.setdefault(
             props.ORIGIN_MESSAGE_ID, offset_message_id(original.store_host, original.physical_offset)
         )
