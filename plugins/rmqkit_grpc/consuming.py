@@ -82,6 +82,40 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
     config = exchange.backend.group(group)
     if broadcasting.broadcasts(config):
         return (yield from _receive_broadcast(exchange, asked, group, topic, broker, subscription))
+    (popped,) = yield [_pop(exchange, asked, group, topic, broker, subscription)]
+    checked(popped)
+    found = lite_delivered(popped, broker) if exchange.session.has_lite_topics else delivered(popped, broker)
+    others = [handle for handle, stored in found if not is_wanted(subscription, stored)]
+    if others:
+        # The broker compares the hashes of tags; what only looks alike is finished here.
+        yield [_ack(exchange, Handle(handle), group, topic) for handle in others]
+    wanted = [(handle, stored) for handle, stored in found if is_wanted(subscription, stored)]
+    tries = _MAX_TRIES if config is None else config.retry_max_times + 1
+    if any(stored.reconsume_times >= tries for _, stored in wanted):
+        # Brokers of rmqkit have done this before.
+        spent = [each for each in wanted if each[1].reconsume_times >= tries]
+        yield from _give_up(exchange, group, topic, spent)
+        wanted = [each for each in wanted if each[1].reconsume_times < tries]
+    if not wanted:
+        raise Refusal(Code.MESSAGE_NOT_FOUND, "no message came in time")
+    answers, delivery = [_Received(status=ok())], Delivery(asked.message_queue.topic)
+    now_ms = exchange.backend.clock.now_ms()
+    for receipt, stored in wanted:
+        lite_topic = stored.properties.get(props.LITE_TOPIC) if exchange.session.has_lite_topics else None
+        handle = Handle(receipt, stored.physical_offset, lite_topic)
+        if asked.auto_renew:
+            exchange.session.leases.add(group, topic, handle, now_ms)
+        message = delivery.message(stored)
+        message.system_properties.receipt_handle = handle.text
+        answers.append(_Received(message=message))
+    return answers
+
+
+def _pop(
+    exchange: Exchange, asked: Any, group: str, topic: str, broker: str, subscription: SubscriptionData
+) -> Command:
+    """The request for messages of a topic, or of the lite topics that a client has subscribed."""
+    config = exchange.backend.group(group)
     is_fifo = config is not None and config.consume_message_orderly
     header: PopMessageRequestHeader | PopLiteMessageRequestHeader
     batch = max(1, min(asked.batch_size, MAX_RECEIVE_BATCH))
@@ -116,33 +150,7 @@ def _receive(exchange: Exchange, asked: Any) -> Steps:
             attempt_id=attempt_id,
             bname=broker,
         )
-    (popped,) = yield [exchange.command(code, header)]
-    checked(popped)
-    found = lite_delivered(popped, broker) if exchange.session.has_lite_topics else delivered(popped, broker)
-    others = [handle for handle, stored in found if not is_wanted(subscription, stored)]
-    if others:
-        # The broker compares the hashes of tags; what only looks alike is finished here.
-        yield [_ack(exchange, Handle(handle), group, topic) for handle in others]
-    wanted = [(handle, stored) for handle, stored in found if is_wanted(subscription, stored)]
-    tries = _MAX_TRIES if config is None else config.retry_max_times + 1
-    if any(stored.reconsume_times >= tries for _, stored in wanted):
-        # Brokers of rmqkit have done this before.
-        spent = [each for each in wanted if each[1].reconsume_times >= tries]
-        yield from _give_up(exchange, group, topic, spent)
-        wanted = [each for each in wanted if each[1].reconsume_times < tries]
-    if not wanted:
-        raise Refusal(Code.MESSAGE_NOT_FOUND, "no message came in time")
-    answers, delivery = [_Received(status=ok())], Delivery(asked.message_queue.topic)
-    now_ms = exchange.backend.clock.now_ms()
-    for receipt, stored in wanted:
-        lite_topic = stored.properties.get(props.LITE_TOPIC) if exchange.session.has_lite_topics else None
-        handle = Handle(receipt, stored.physical_offset, lite_topic)
-        if asked.auto_renew:
-            exchange.session.leases.add(group, topic, handle, now_ms)
-        message = delivery.message(stored)
-        message.system_properties.receipt_handle = handle.text
-        answers.append(_Received(message=message))
-    return answers
+    return exchange.command(code, header)
 
 
 def _receive_broadcast(
