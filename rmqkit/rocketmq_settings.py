@@ -126,7 +126,10 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
         "the plugin that owns them is off or not installed": (
             """
             messageDelayLevel flushDelayOffsetInterval registerNameServerPeriod registerBrokerTimeoutMills
-            fetchNamesrvAddrInterval consumerFallbehindThreshold
+            fetchNamesrvAddrInterval consumerFallbehindThreshold brokerFastFailureEnable
+            waitTimeMillsInSendQueue waitTimeMillsInPullQueue waitTimeMillsInLitePullQueue
+            waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue waitTimeMillsInAckQueue
+            waitTimeMillsInAdminBrokerQueue
             fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
             diskSpaceWarningLevelRatio cleanFileForciblyEnable cleanResourceInterval
             deleteCommitLogFilesInterval deleteFileBatchMax scanNotActiveBrokerInterval kvConfigPath
@@ -163,10 +166,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             adminBrokerThreadPoolQueueCapacity loadBalanceThreadPoolQueueCapacity
             clientRequestThreadPoolNums defaultThreadPoolNums clientRequestThreadPoolQueueCapacity
             defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity batchDispatchRequestThreadPoolNums
-            compactionThreadNum dispatchCqThreads dispatchCqCacheNum recoverConcurrently
-            brokerFastFailureEnable waitTimeMillsInSendQueue waitTimeMillsInPullQueue
-            waitTimeMillsInLitePullQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue
-            waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue asyncSendEnable
+            compactionThreadNum dispatchCqThreads dispatchCqCacheNum recoverConcurrently asyncSendEnable
             maxAsyncPutMessageRequests putMessageTimeout useReentrantLockWhenPutMessage topicQueueLockNum
             spinLockCollisionRetreatOptimalDegree useABSLock debugLockEnable lockInStrictMode
             dispatchFromSenderThread enableAsyncReput enableBuildConsumeQueueConcurrently

@@ -15,6 +15,7 @@ from rmqkit.plugin.metrics import Labels
 from rmqkit.plugin.store import MessageStore
 from rmqkit.toolkit.disk import disk_usage
 from rmqkit.toolkit.log_state import earliest_store_time_ms
+from rmqkit.toolkit.request_kinds import KINDS, kind_of
 from rmqkit_hook_metrics.hooks import flag
 
 _REMOTING = "remoting"
@@ -57,6 +58,12 @@ def consumers(broker: Broker) -> Mapping[Labels, int]:
             for client in group.members.values()
         )
     return found
+
+
+def waiting(broker: Broker) -> list[tuple[Labels, int]]:
+    """Kind -> number of requests that wait. Java has two kinds more, whose queues have no counterpart."""
+    found = broker.waiting.by(kind_of, trio.current_time())
+    return [((kind,), found[kind].count if kind in found else 0) for kind in KINDS]
 
 
 def _language(name: str | None) -> str:

@@ -64,6 +64,9 @@ PRODUCERS = Family(
     "Connections of producers",
     ("language", "version", "protocol_type"),
 )
+WATER_MARK = Family(
+    "rocketmq_processor_watermark", "gauge", "Requests that have arrived and wait for others", ("processor",)
+)
 CONSUMERS = Family(
     "rocketmq_consumer_connections",
     "gauge",
@@ -234,6 +237,7 @@ class Scrape:
         yield from lines(PERMISSION, [((), broker.config.broker_permission)])
         yield from lines(TOPICS, [((), len(broker.topics.configs))])
         yield from lines(GROUPS, [((), len(broker.groups.configs))])
+        yield from lines(WATER_MARK, gauges.waiting(broker))
         yield from lines(PRODUCERS, sorted(gauges.producers(broker).items()))
         consumers = gauges.consumers(broker).items()
         yield from lines(CONSUMERS, sorted(item for item in consumers if self._chosen.group(item[0][0])))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.registrations import Registrations
     from rmqkit.plugin.replication import Replication
-    from rmqkit.plugin.request import Caller, Peer
+    from rmqkit.plugin.request import Caller, Peer, Waiting
     from rmqkit.plugin.role import BrokerRole
     from rmqkit.plugin.store import Appended, MessageStore
     from rmqkit.protocol.command import Command
@@ -257,6 +257,14 @@ class Stats(Protocol):
         """Count one record that a service could not pass on; `rmqkit.toolkit.set_aside` does."""
 
 
+class WaitingCounts(Protocol):
+    """Requests that have arrived and wait until others are processed."""
+
+    def by(self, kind_of: Callable[[int], str], now: float) -> Mapping[str, Waiting]:
+        """Kind of the request code -> how many wait, and how long the first of them has at `now` (trio's
+        clock). Kinds of which none waits are left out."""
+
+
 class Pool(Protocol):
     """Connections to other servers, opened on demand."""
 
@@ -323,6 +331,10 @@ class Broker(Protocol):
 
     @property
     def pool(self) -> Pool: ...
+
+    @property
+    def waiting(self) -> WaitingCounts:
+        """The requests of clients that wait, on all ports."""
 
     def admit(self, caller: Caller) -> None:
         """Ask the request hooks of the replication port whether a connection to it may stay. Raises

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import compress, islice
+from math import inf
 from operator import is_not
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
@@ -534,9 +535,20 @@ class RpcHook:
     servers: frozenset[str] | None = None
 
     @property
+    def sees_requests(self) -> bool:
+        """Whether `before` does anything."""
+        return type(self).before is not RpcHook.before
+
+    @property
     def sees_answers(self) -> bool:
         """Whether `after` does anything."""
         return type(self).after is not RpcHook.after
+
+    @property
+    def patience_s(self) -> float:
+        """How long a request waits, after it has arrived, before the hook sees it in `waited`; for ever
+        unless a hook overrides it. It may change at any time."""
+        return inf
 
     def connected(self, caller: Caller) -> None:
         """Called when a connection has been accepted and its handshake is complete. Raise RequestRefused to
@@ -549,6 +561,12 @@ class RpcHook:
         processor after that time."""
         return None
 
+    def waited(self, requests: Sequence[Command], peer: Peer, waited_s: float) -> Refusals | None:
+        """Return those of the requests that are refused because they have waited for so long, since they
+        arrived, for other requests: they have not been processed, and neither `before` nor the processor sees
+        them. Requests that are processed in the turn of the loop in which they arrive do not wait."""
+        return None
+
     def after(self, requests: Sequence[Command], answers: Answers, peer: Peer) -> None:
         """Observe requests whose answers are known, including refused ones; one answer for each. A run may be
         answered in several parts. One-way requests, and those of a connection that has ended, have no
@@ -558,6 +576,12 @@ class RpcHook:
 
 class EachRequestHook(RpcHook):
     """An RpcHook that processes one request at a time."""
+
+    @property
+    def sees_requests(self) -> bool:
+        kind = type(self)
+        is_same = kind.before is EachRequestHook.before
+        return not (is_same and kind.before_each is EachRequestHook.before_each)
 
     @property
     def sees_answers(self) -> bool:

@@ -45,6 +45,13 @@ def whole(answer: object) -> Command:
     return answer
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """A number of requests that have arrived and wait for others, and how long the first of them has."""
+
+    count: int
+    longest_s: float
+
+
 class Ticket(msgspec.Struct, eq=False, gc=False):
     """A promise to answer requests later, made by `Peer.postpone` and kept by `complete`.
 

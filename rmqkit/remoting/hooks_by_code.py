@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rmqkit.plugin.hooks import RpcHook
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.admission import Entries
 
@@ -23,7 +24,10 @@ class HooksByCode:
     """Request code -> the hooks that want it: those in `by_code`, or else `for_all`."""
 
     def __init__(self, entries: Entries) -> None:
-        self._entries = entries
+        self._waiting = tuple(entry for entry in entries if type(entry.hook).waited is not RpcHook.waited)
+        self._entries = entries = tuple(
+            entry for entry in entries if entry.hook.sees_requests or entry.hook.sees_answers
+        )
         named = {int(code) for entry in entries for code in entry.hook.codes or ()}
         self.for_all = self._of(None)
         self.by_code = {code: self._of(code) for code in named}
@@ -32,10 +36,17 @@ class HooksByCode:
         entries = tuple(
             entry for entry in self._entries if entry.hook.codes is None or code in entry.hook.codes
         )
-        return HooksOfCode(entries, tuple(entry for entry in entries if entry.hook.sees_answers))
+        return HooksOfCode(
+            tuple(entry for entry in entries if entry.hook.sees_requests),
+            tuple(entry for entry in entries if entry.hook.sees_answers),
+        )
 
     def of(self, code: int) -> HooksOfCode:
         return self.by_code.get(code, self.for_all)
+
+    def impatient(self, waited_s: float) -> Entries:
+        """The hooks that want to see requests which have waited for so long."""
+        return tuple(entry for entry in self._waiting if waited_s >= entry.hook.patience_s)
 
     def parts(self, requests: Sequence[Command]) -> list[tuple[Entries, slice]]:
         """The neighbours among requests whose answers the same hooks see, with these hooks."""

@@ -28,6 +28,7 @@ from rmqkit.protocol.command import Command
 from rmqkit.protocol.connection import ConnectionCore, Event, State
 from rmqkit.remoting.server_context import ServerContext
 from rmqkit.remoting.socket_loop import SocketLoop
+from rmqkit.remoting.waiting import MayWait
 from rmqkit.remoting.writing import WritingHalf
 
 FIRST_CHUNK_BYTES = 16 * 1024
@@ -53,7 +54,7 @@ READ_TABLE: Mapping[ReadState, frozenset[ReadState]] = {
 }
 
 
-class ReadingHalf(WritingHalf):
+class ReadingHalf(WritingHalf, MayWait):
     """Reads what has arrived, has it served, and sends the answers that are known at once.
 
     _read_state   see the module
@@ -217,16 +218,16 @@ class ReadingHalf(WritingHalf):
         elif turns.crowded(now):
             self._unfed = bytes(data)
             return False
-        return self._feed(bytes(data), now)
+        self._feed(bytes(data))
+        return self._serve(now) and core.fault is None
 
-    def _feed(self, data: bytes, now: float) -> bool:
-        """Serve the commands that are whole with these bytes. Returns what `_received` does."""
+    def _feed(self, data: bytes) -> None:
+        """Take the commands that are whole with these bytes."""
         core = self.core
         self._commands, self._served = core.feed(data), 0
         if core.pending_bytes or self._noted_bytes:
             self._noted_bytes = core.pending_bytes
             self._context.note_unfinished(self, core, bool(self._commands))
-        return self._serve(now) and core.fault is None
 
     def _serve(self, now: float) -> bool:
         """Serve commands that have arrived, and send their answers. Returns False when the peer does not
@@ -245,18 +246,36 @@ class ReadingHalf(WritingHalf):
         if self._unfed:
             await self._context.turns.wait()
             data, self._unfed = self._unfed, b""
-            self._feed(data, core.received_at)
-        while True:
-            if core.outgoing:
-                await self._write()
-            await self.uncongested()
-            if self._served >= len(self._commands):
-                break
-            await trio.lowlevel.checkpoint()
-            self._serve(core.received_at)
+            self._feed(data)
+            self._serve_late()
+        waiting = self._context.waiting
+        try:
+            if self._served < len(self._commands):
+                waiting.add(self)
+            while True:
+                if core.outgoing:
+                    await self._write()
+                await self.uncongested()
+                if self._served >= len(self._commands):
+                    break
+                await trio.lowlevel.checkpoint()
+                self._serve_late()
+        finally:
+            waiting.remove(self)
         self._commands = ()
         if core.fault is not None:
             raise core.fault
+
+    def _serve_late(self) -> None:
+        """Serve commands that have waited, except those that have waited too long."""
+        received_at = self.core.received_at
+        commands, _ = self.left
+        self._commands, self._served = self._context.shed(self, commands, self._time() - received_at), 0
+        self._serve(received_at)
+
+    @property
+    def left(self) -> tuple[Sequence[Command], float]:
+        return self._commands[self._served :], self.core.received_at
 
 
 __all__ = ["FIRST_CHUNK_BYTES", "READ_TABLE", "ReadState", "ReadingHalf"]

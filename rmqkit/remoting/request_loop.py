@@ -125,6 +125,27 @@ class RequestLoop:
                 break
         return at
 
+    def shed(self, peer: Served, commands: Sequence[Command], waited_s: float) -> Sequence[Command]:
+        """Let hooks refuse those commands, none of which is processed yet, that have waited too long. Queues
+        the answers to these, and returns the others."""
+        left = commands
+        for entry in self._hooks.impatient(waited_s):
+            codes = entry.hook.codes
+            asked = [
+                command
+                for command in left
+                if not command.flag & FLAG_RESPONSE and (codes is None or command.code in codes)
+            ]
+            refusals = entry.refusals("waited", asked, peer, waited_s) if asked else {}
+            for at, refusal in refusals.items():
+                request = asked[at]
+                outcomes = {id(request): error_answer(request, refusal)}
+                self._routes.get(request.code, self._default).answer(peer, [request], outcomes, ())
+            if refusals:
+                gone = {id(asked[at]) for at in refusals}
+                left = [command for command in left if id(command) not in gone]
+        return left
+
     def _admit(
         self, run: Sequence[Command], hooks: Entries, peer: Served
     ) -> tuple[Sequence[Command], dict[int, Outcome]]:

@@ -22,6 +22,7 @@ from rmqkit.remoting.other_protocols import PortProtocols
 from rmqkit.remoting.peer import ServedPeer
 from rmqkit.remoting.request_loop import RequestLoop, Router
 from rmqkit.remoting.server_context import ServerContext
+from rmqkit.remoting.waiting import WaitingRequests
 from rmqkit.toolkit.descriptors import is_reserved, left_for_connections
 
 _log = limited_logger(__name__)
@@ -43,6 +44,7 @@ class RequestServer:
     on_closed       called when a connection has ended, and for each further peer that it carried
     name            for log lines
     idle_timeout_s  a connection over which nothing moves for so long is closed
+    waiting         where requests that wait are counted, also those of other servers
     """
 
     def __init__(
@@ -55,14 +57,23 @@ class RequestServer:
         on_closed: Callable[[Peer], None] | None = None,
         name: str = "server",
         idle_timeout_s: float = IDLE_TIMEOUT_MS / 1000,
+        waiting: WaitingRequests | None = None,
     ) -> None:
         self.peers: set[ServedPeer] = set()
-        given = Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("connected", "before", "after"))
+        given = Hooks.of("rpc hook", rpc_hooks).checked(RpcHook, ("connected", "before", "waited", "after"))
         entries = guarding(given, kind)
         hooks = HooksByCode(entries)
         self._loop = RequestLoop(router, hooks)
         self.context = ServerContext(
-            name, kind, Admission(entries), hooks, self._loop.handle, protocols, on_closed
+            name,
+            kind,
+            Admission(entries),
+            hooks,
+            self._loop.handle,
+            self._loop.shed,
+            WaitingRequests() if waiting is None else waiting,
+            protocols,
+            on_closed,
         )
         self._name = name
         self._idle_timeout_s = idle_timeout_s

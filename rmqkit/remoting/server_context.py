@@ -17,6 +17,7 @@ from rmqkit.remoting.other_protocols import PortProtocols
 from rmqkit.remoting.read_fairness import Paced, Turns
 from rmqkit.remoting.served import Served
 from rmqkit.remoting.unfinished import OLD, UnfinishedFrames
+from rmqkit.remoting.waiting import WaitingRequests
 
 _log = limited_logger(__name__)
 #: Connections that are taken down in one turn of the loop: each costs some tenths of a millisecond, and
@@ -32,6 +33,9 @@ class ServerContext:
     kind       the server, as hooks name it
     admission  decides whether a connection may stay
     handle     serves commands of a connection, from a number on, and returns how far it came
+    shed       lets hooks refuse commands of a connection that have waited for so many seconds, and returns
+               those that are left
+    waiting    the requests that wait
     protocols  what its connections may speak
     on_closed  called for each peer that ends
     """
@@ -41,6 +45,8 @@ class ServerContext:
     admission: Admission
     hooks: HooksByCode
     handle: Callable[[Served, Sequence[Command], int], int]
+    shed: Callable[[Served, Sequence[Command], float], Sequence[Command]]
+    waiting: WaitingRequests
     protocols: PortProtocols
     on_closed: Callable[[Peer], None] | None
     turns: Turns = field(factory=Turns)

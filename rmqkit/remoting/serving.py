@@ -19,6 +19,7 @@ from rmqkit.remoting.other_protocols import PortProtocols
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer
+from rmqkit.remoting.waiting import WaitingRequests
 
 if TYPE_CHECKING:
     from rmqkit.plugin.registrations import Registrations
@@ -71,6 +72,7 @@ async def listen(
     on_closed: Callable[[Peer], None] | None = None,
     protocol: WireProtocol | None = None,
     idle_timeout_s: float = IDLE_TIMEOUT_MS / 1000,
+    waiting: WaitingRequests | None = None,
 ) -> ServedAddresses:
     """Listen on all addresses or none, for `protocol` alone or for what the server's ports take. Raises
     ConfigError, PluginError."""
@@ -86,6 +88,7 @@ async def listen(
         on_closed=on_closed,
         name=name,
         idle_timeout_s=idle_timeout_s,
+        waiting=waiting,
     )
     return ServedAddresses(server, bound, where)
 

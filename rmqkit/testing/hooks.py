@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -326,6 +327,16 @@ class RpcHookContract(_HookContract):
             assert self._refused(hook, run, peer) <= set(range(len(run)))
             for form in forms:
                 hook.after(part, Answers([form(request) for request in part]), peer)
+
+    def test_a_run_that_has_waited(self) -> None:
+        """A hook that looks at requests which have waited names those that it refuses by their indexes."""
+        hook = self.make_hook()
+        assert hook.patience_s >= 0
+        if hook.patience_s < inf:
+            run = self._seen_by(hook)
+            refused = hook.waited(run, FakePeer(), hook.patience_s) or {}
+            assert set(refused) <= set(range(len(run)))
+            assert all(isinstance(error, RequestRefused) for error in refused.values())
 
     def _seen_by(self, hook: RpcHook) -> list[Command]:
         return [command for command in self.commands() if hook.codes is None or command.code in hook.codes]

@@ -20,6 +20,7 @@ Its modules build on the interfaces of `rmqkit.plugin`:
     log_state         facts about a broker's log
     output            printing for commands
     read_faults       damage that reads of a store meet
+    request_kinds     kinds of requests, as Java has thread pools for them
     restored          stored records as messages that can be put again
     self_signed       the certificate of the TLS test mode, for transports
     set_aside         puts aside what a service cannot read or deliver

@@ -57,6 +57,7 @@ from rmqkit_pop.lite.service import LiteService
 from rmqkit_pop.plugin import engine_of, lites_of
 from rmqkit_pop.service import PopService
 from rmqkit_protection.service import SlowConsumers
+from rmqkit_protection.water_marks import WaterMarks
 from rmqkit_registration.service import RegistrationService
 from rmqkit_retention.processor import CODES, CleanProcessor
 from rmqkit_retention.service import RetentionService
@@ -82,6 +83,7 @@ from tests.plugins.filter.index import test_filters as filter_index
 from tests.plugins.grpc import test_protocol as grpc_protocol
 from tests.plugins.grpc import test_proxy as grpc_proxy
 from tests.plugins.ha import test_group as electing
+from tests.plugins.protection import test_fast_failure as fast_failure
 from tests.plugins.transaction.state_table import test_follower as state_follower
 from tests.stores.lmdb import test_store as test_lmdb
 from tests.stores.memory import test_store as test_memory
@@ -105,6 +107,11 @@ class TestRetention(ServiceContract):
 class TestProtection(ServiceContract):
     def make_service(self, config: Config) -> Service:
         return SlowConsumers()
+
+
+class TestWaterMarks(ServiceContract):
+    def make_service(self, config: Config) -> Service:
+        return WaterMarks()
 
 
 class TestDelay(ServiceContract):
@@ -462,6 +469,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("protocol", "grpc"): (grpc_protocol, "TestGrpc"),
     ("service", "timer"): (None, "TestTimers"),
     ("service", "transaction"): (None, "TestTransaction"),
+    ("service", "water-marks"): (None, "TestWaterMarks"),
     ("server", "filter-server"): (plugins, "TestFilterServer"),
     ("server", "namesrv"): (plugins, "TestNameServer"),
     ("server", "proxy"): (grpc_proxy, "TestProxy"),
@@ -472,6 +480,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("consume message hook", "audit"): (hooks, "TestConsumeAudit"),
     ("consume message hook", "metrics"): (hooks, "TestConsumeMetrics"),
     ("rpc hook", "audit"): (hooks, "TestRequestAudit"),
+    ("rpc hook", "fast-failure"): (fast_failure, "TestContract"),
     ("rpc hook", "message-type"): (hooks, "TestCheckRecalls"),
     ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
     ("put message hook", "dedup"): (dedup, "TestHook"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rmqkit.plugin.hook_runner import Hooks
-from rmqkit.plugin.hooks import EachRequestHook, RpcHook
+from rmqkit.plugin.hooks import EachRequestHook, Refusals, RpcHook
 from rmqkit.plugin.request import BROKER, NAME_SERVER, Answers, Peer
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.admission import guarding
@@ -33,8 +35,17 @@ class ObservesRuns(RpcHook):
         return
 
 
-class GuardsNameServers(RpcHook):
+class GuardsNameServers(Checks):
     servers = frozenset({NAME_SERVER})
+
+
+class Impatient(RpcHook):
+    """Looks at requests that have waited for a second."""
+
+    patience_s = 1.0
+
+    def waited(self, requests: Sequence[Command], peer: Peer, waited_s: float) -> Refusals | None:
+        return None
 
 
 def by_code(*hooks: RpcHook, server: str = BROKER) -> HooksByCode:
@@ -46,13 +57,21 @@ def names(entries: object) -> list[str]:
     return [type(entry.hook).__name__ for entry in entries]
 
 
-def test_a_hook_without_after_is_shown_no_answers() -> None:
-    """Every hook of a code sees its requests; the answers go to those that look at them."""
+def test_a_hook_is_shown_what_it_looks_at() -> None:
+    """Requests go to the hooks of their code with `before`, answers to those with `after`."""
     found = by_code(Checks(), Observes(), ObservesRuns())
-    assert names(found.of(1).before) == ["Checks", "Observes"]
+    assert names(found.of(1).before) == ["Checks"]
     assert names(found.of(1).after) == ["Observes"]
-    assert names(found.of(7).before) == ["Checks", "Observes", "ObservesRuns"]
+    assert names(found.of(7).before) == ["Checks"]
     assert names(found.of(7).after) == ["Observes", "ObservesRuns"]
+
+
+def test_requests_that_wait_are_shown_to_who_asks_for_them() -> None:
+    """From the time on that the hook names; it costs those that do not wait nothing."""
+    found = by_code(Checks(), Impatient())
+    assert names(found.of(1).before) == ["Checks"]
+    assert found.impatient(0.9) == ()
+    assert names(found.impatient(1.0)) == ["Impatient"]
 
 
 def test_neighbours_whose_answers_the_same_hooks_see_are_one_part() -> None:

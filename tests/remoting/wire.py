@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from struct import pack
 from typing import Any
@@ -19,6 +19,7 @@ from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.request_loop import Router
 from rmqkit.remoting.server import RequestServer
+from rmqkit.remoting.waiting import WaitingRequests
 from rmqkit_transport_tcp.tcp import TcpTransport
 
 #: Longer than any test here takes; a test that hangs fails after this time.
@@ -99,14 +100,22 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    processors: Mapping[int, RequestProcessor], *, rpc_hooks: tuple[RpcHook, ...] = (), **router: Any
+    processors: Mapping[int, RequestProcessor],
+    *,
+    rpc_hooks: Iterable[RpcHook] = (),
+    waiting: WaitingRequests | None = None,
+    **router: Any,
 ) -> AsyncIterator[Served]:
     """A server with these processors; leaving the block cancels it."""
     transport = TcpTransport(Config())
     (listener,) = await transport.listen(Address("tcp", "127.0.0.1", 0))
     closed: list[Peer] = []
     server = RequestServer(
-        Router(processors, **router), rpc_hooks=rpc_hooks, on_closed=closed.append, name="test"
+        Router(processors, **router),
+        rpc_hooks=rpc_hooks,
+        on_closed=closed.append,
+        name="test",
+        waiting=waiting,
     )
     scope, ended = trio.CancelScope(), trio.Event()
 

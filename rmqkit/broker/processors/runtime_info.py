@@ -14,25 +14,27 @@ from rmqkit.broker.run.context import BrokerContext
 from rmqkit.broker.stats import BrokerStats
 from rmqkit.config import Config
 from rmqkit.plugin.flush import Level
+from rmqkit.plugin.request import Waiting
 from rmqkit.protocol.codes import VERSION, VERSION_NAME
+from rmqkit.toolkit import request_kinds
 from rmqkit.toolkit.disk import DiskUsage, disk_usage
 from rmqkit.toolkit.log_state import dispatch_behind_bytes, earliest_store_time_ms
 
-#: Pool of a Java broker -> the setting of its queue's capacity with Apache's default. This broker has no such
-#: queues: their sizes are 0. Dashboards divide by the capacities.
+#: Pool of a Java broker -> the kind of its requests, and Apache's default of its queue's capacity. This
+#: broker has no such queues: what waits takes their place. Dashboards divide by the capacities.
 _POOLS = {
-    "send": ("sendThreadPoolQueueCapacity", 10_000),
-    "pull": ("pullThreadPoolQueueCapacity", 100_000),
-    "litePull": ("litePullThreadPoolQueueCapacity", 100_000),
-    "query": ("queryThreadPoolQueueCapacity", 20_000),
-    "ack": ("ackThreadPoolQueueCapacity", 100_000),
+    "send": (request_kinds.SEND, 10_000),
+    "pull": (request_kinds.PULL, 100_000),
+    "litePull": (request_kinds.LITE_PULL, 100_000),
+    "query": (request_kinds.QUERY, 20_000),
+    "ack": (request_kinds.ACK, 100_000),
 }
 #: What a Java broker without a pool of buffers tells.
 _NO_POOL = 2**31 - 1
 #: Keys of parts that this broker does not have.
 _ZERO = (
     "pageCacheLockTimeMills startAcceptSendRequestTimeStamp timerReadBehind timerOffsetBehind timerCongestNum"
-    " dispatchMaxBuffer EndTransactionQueueSize"
+    " dispatchMaxBuffer"
 )
 
 
@@ -80,13 +82,22 @@ async def collect(broker: BrokerContext) -> dict[str, str]:
     }
     for service in broker.registry.services.values():
         table |= service.figures()
-    for pool, (key, default) in _POOLS.items():
-        table[f"{pool}ThreadPoolQueueSize"] = 0
-        table[f"{pool}ThreadPoolQueueCapacity"] = rocketmq_settings.number(
-            broker.config.unknown, key, default
-        )
-        table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
+    table |= _waiting(broker)
     return {key: str(value) for key, value in sorted(table.items())}
+
+
+def _waiting(broker: BrokerContext) -> dict[str, int]:
+    """What waits instead of being in the queues of Java's thread pools."""
+    waiting = broker.waiting.by(request_kinds.kind_of, trio.current_time())
+    table: dict[str, int] = {}
+    for pool, (kind, default) in _POOLS.items():
+        found = waiting.get(kind, Waiting(0, 0.0))
+        capacity = f"{pool}ThreadPoolQueueCapacity"
+        table[f"{pool}ThreadPoolQueueSize"] = found.count
+        table[capacity] = rocketmq_settings.number(broker.config.unknown, capacity, default)
+        table[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = round(found.longest_s * 1000)
+    table["EndTransactionQueueSize"] = waiting.get(request_kinds.TRANSACTION, Waiting(0, 0.0)).count
+    return table
 
 
 def _counts(stats: BrokerStats) -> dict[str, object]:

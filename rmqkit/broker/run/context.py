@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from attrs import Factory, define
 
+from rmqkit.remoting.waiting import WaitingRequests
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
@@ -66,6 +68,8 @@ class BrokerContext:
     admission: Admission
 
     on_config_change: list[Callable[[], None]] = Factory(list)
+    #: Of all servers of the broker.
+    waiting: WaitingRequests = Factory(WaitingRequests)
     #: Listens for a protocol on further addresses; set before services run.
     open_port: Callable[[WireProtocol, Iterable[Address]], Awaitable[Serving]] | None = None
 

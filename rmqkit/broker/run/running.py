@@ -193,6 +193,7 @@ def _servers(broker: BrokerContext, running: RunningBroker) -> list[RequestServe
             on_closed=closed,
             name=name,
             idle_timeout_s=broker.config.server_channel_max_idle_time_seconds,
+            waiting=broker.waiting,
         )
 
     async def open_port(protocol: WireProtocol, addresses: Iterable[Address]) -> Serving:
@@ -205,6 +206,7 @@ def _servers(broker: BrokerContext, running: RunningBroker) -> list[RequestServe
             on_closed=closed,
             idle_timeout_s=broker.config.server_channel_max_idle_time_seconds,
             protocol=protocol,
+            waiting=broker.waiting,
         )
 
     normal, fast = assemble.make_routers(broker)

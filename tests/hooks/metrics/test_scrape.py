@@ -122,7 +122,7 @@ async def test_names_and_labels_are_those_of_apaches_broker(tmp_path: Path) -> N
     theirs = {name: labels for name, labels in ours.items() if name.startswith("rocketmq_")}
     assert theirs == {name: apache[name] for name in theirs}
     missing = {name for name in apache if name not in theirs}
-    assert {name for name in missing if "_pop_" not in name} == {"rocketmq_processor_watermark"}
+    assert {name for name in missing if "_pop_" not in name} == set()
     assert {name for name in ours if name not in theirs} == {
         "rmqkit_consumer_queue_lag_messages",
         "rmqkit_hook_failures_total",
