@@ -13,6 +13,7 @@ from pathlib import Path
 from attrs import define, field
 
 from rmqkit.errors import DecodeError, StoreError
+from rmqkit.model import names
 from rmqkit.model import properties as props
 from rmqkit.model.sysflag import INNER_BATCH, TRANSACTION_MASK, TRANSACTION_ROLLBACK, UNQUEUED
 from rmqkit.plugin.queue_code import QueueCode, QueueCodes, tag_code
@@ -32,7 +33,8 @@ from rmqkit_store_mmap.tools.log_check import LogCheck, Outcome, Progress
 from rmqkit_store_mmap.tools.log_records import Record
 from rmqkit_store_mmap.tools.queue_check import QueueCheck
 
-#: Queues whose units point to records of other topics (INNER_MULTI_DISPATCH); their units are not checked.
+#: Queues whose units may point to records of other topics (INNER_MULTI_DISPATCH). Those of lite topics are
+#: checked if they have records of their own.
 _LIGHT_PREFIX = "%LMQ%"
 #: Maximum number of damaged places that are listed; the rest are counted.
 _MAX_NOTES = 100
@@ -102,7 +104,7 @@ class Verifier:
             for queue_id in queue_ids:
                 queue = store.queue(name, queue_id)
                 check_row(queue.row, store.queue_file_bytes)
-                if not name.startswith(_LIGHT_PREFIX):
+                if not name.startswith(_LIGHT_PREFIX) or names.lite_parts(name) is not None:
                     look_up = extension.reader(store.root, name, queue_id) if extended else None
                     topic.queues[queue_id] = QueueCheck(queue, look_up, self._damaged)
                     self._known_end = max(self._known_end, queue.known_end)
@@ -195,8 +197,9 @@ class Verifier:
         left_out = (self._store.root / FILE_NAME).exists()
         for name, topic in self._topics.items():
             was_created_again = any(check is not None and check.superseded for check in topic.queues.values())
+            is_light = name.startswith(_LIGHT_PREFIX.encode())
             for check in topic.queues.values():
-                if check is not None:
+                if check is not None and (check.matched or not is_light):
                     behind += check.finish(log_min, log_end, self._outcome.is_open)
                     if check.missing is not None and not self._not_yet(check.missing):
                         place = check.queue.place(check.missing.queue_offset)

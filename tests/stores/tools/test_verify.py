@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from rmqkit.errors import ConfigError
-from rmqkit.model.names import SCHEDULE_TOPIC
+from rmqkit.model.names import SCHEDULE_TOPIC, lite_queue
 from rmqkit.model.sysflag import INNER_BATCH
 from rmqkit.testing.clock import FakeClock
 from rmqkit.testing.store import message, running
@@ -364,6 +364,22 @@ async def test_light_queues_and_inner_batches_are_passed_over(tmp_path: Path) ->
     change(light, 0, (tmp_path / "consumequeue" / "Orders" / "0" / f"{0:020d}").read_bytes()[:20])
     outcome = verify(tmp_path)
     assert (outcome.damage, outcome.records, outcome.units) == (None, 3, 1)
+
+
+async def test_queues_of_lite_topics_are_checked_where_they_have_records(tmp_path: Path) -> None:
+    """Those of this build have; Apache's point to records of the topic that has the lite topic. Damage to a
+    unit is found."""
+    queue = lite_queue("Orders", "alice")
+    async with running(make(tmp_path)) as store:
+        store.append([message("Orders"), message(queue, body=b"1"), message(queue, body=b"2")])
+    directory = tmp_path / "consumequeue"
+    shutil.copytree(directory / "Orders", directory / lite_queue("Orders", "bob"))
+    outcome = verify(tmp_path)
+    assert (outcome.damage, outcome.units) == (None, 3)
+    flip(directory / queue / "0" / f"{0:020d}", 25)
+    damage = verify(tmp_path).damage
+    assert damage is not None
+    assert "alice" in str(damage.path)
 
 
 @pytest.mark.parametrize("number", [0, 4])
