@@ -79,7 +79,7 @@ def serving(
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The server that the examples talk to."""
-    with serving(["--set", "store=memory"], tmp_path_factory.mktemp("serve")) as where:
+    with serving(["--set", "store=memory", "--set", "hooks=quota"], tmp_path_factory.mktemp("serve")) as where:
         yield where
 
 

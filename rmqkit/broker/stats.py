@@ -116,6 +116,8 @@ class BrokerStats:
         #: Called with the internal topic, the topic and the place of a message that was delivered from one to
         #: the other.
         self.on_delivery: list[Callable[[str, str, Appended], None]] = []
+        #: Called with group, topic, number and bytes of messages that were delivered together to a consumer.
+        self.on_got: list[Callable[[str, str, int, int], None]] = []
         self.put_messages = 0
         self.put_bytes = 0
         self.got_messages = 0
@@ -176,6 +178,8 @@ class BrokerStats:
         self.got_bytes += size_bytes
         if item.of_system:
             self._system_got += messages
+        for tell in self.on_got:
+            tell(group, topic, messages, size_bytes)
 
     def put_failed(self) -> None:
         """A send was not stored."""

@@ -142,6 +142,12 @@ def rmqkit_register_topic_attributes(register: Register[Attribute], config: Conf
 
 
 @hookspec
+def rmqkit_register_group_attributes(register: Register[Attribute], config: Config) -> None:
+    """Attributes that a consumer group may have because of the plugin, by name; the broker refuses others.
+    Example: register("quota.bytes", Attribute(minimum=0))."""
+
+
+@hookspec
 def rmqkit_register_services(register: Register[Service], config: Config) -> None:
     """Services that run beside a broker, started in `order`, stopped in reverse. Disabled by
     `disabledServices`. Example: register("delay", Delay())."""

@@ -127,6 +127,7 @@ class Registry:
     #: By topic.
     queue_codes: dict[str, QueueCode]
     topic_attributes: dict[str, Attribute]
+    group_attributes: dict[str, Attribute]
     services: dict[str, Service]
     servers: dict[str, Server]
     #: Those that share ports.
@@ -185,6 +186,7 @@ _KINDS = {
     "filter_indexes": "filter index",
     "queue_codes": "queue code",
     "topic_attributes": "topic attribute",
+    "group_attributes": "group attribute",
     "services": "service",
     "servers": "server",
     "protocols": "protocol",

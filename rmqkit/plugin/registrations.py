@@ -44,6 +44,10 @@ class Registrations(Protocol):
         """What plugins let topics have, by name."""
 
     @property
+    def group_attributes(self) -> Mapping[str, Attribute]:
+        """What plugins let consumer groups have, by name."""
+
+    @property
     def protocols(self) -> Mapping[str, WireProtocol]:
         """The protocols that share ports."""
 

@@ -280,6 +280,11 @@ class RequestStats(Stats, Protocol):
     @property
     def dead_lettered(self) -> PairCounters: ...
 
+    @property
+    def on_got(self) -> list[Callable[[str, str, int, int], None]]:
+        """Functions of group, topic, number and bytes that are called for messages delivered together to a
+        consumer; append and remove your own. They must not block or raise."""
+
     def put_failed(self) -> None:
         """Count a send that was not stored."""
 

@@ -521,7 +521,8 @@ def test_specs_are_there() -> None:
     kinds = (
         "stores store_tools transports flush_policies ack_conditions dispatchers allocation_strategies"
         " filter_servers filter_indexes"
-        " processors queue_codes topic_attributes services servers protocols commands settings"
+        " processors queue_codes topic_attributes group_attributes services servers protocols commands"
+        " settings"
     )
     hooks = "send_message_hooks consume_message_hooks rpc_hooks call_hooks put_message_hooks"
     expected = {f"rmqkit_register_{kind}" for kind in (kinds + " " + hooks).split()} | {

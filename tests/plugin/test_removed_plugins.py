@@ -76,6 +76,7 @@ ASKED_FOR = {
         "setting authenticationEnabled = 'true' .*the plugin acl is off",
     ),
     "audit": ({"hooks": "audit"}, "setting hooks .* names 'audit', but there is no such plugin"),
+    "quota": ({"hooks": "quota"}, "setting hooks .* names 'quota', but there is no such plugin"),
     "trace": ({"hooks": "trace"}, "setting hooks .* names 'trace', but there is no such plugin"),
 }
 #: Plugin -> a setting that needs it, without which a start is possible.
@@ -215,9 +216,9 @@ def test_every_built_in_plugin_is_removed_by_some_test() -> None:
     assert ASKED_FOR.keys() | MISSED.keys() | REFUSED.keys() | others == BUILT_IN
 
 
-#: Names that mean something else in the kernel: the scheme of addresses without one, process roles, and an
-#: option of consumers.
-OTHER_MEANINGS = {"tcp", NAME_SERVER, FILTER_SERVER, "allocation"}
+#: Names that mean something else in the kernel: the scheme of addresses without one, process roles, an
+#: option of consumers, and a kind of requests.
+OTHER_MEANINGS = {"tcp", NAME_SERVER, FILTER_SERVER, "allocation", "transaction"}
 #: Names that are no words of English.
 COINED = {"ha", "lmdb", "mmap", "quic"}
 #: What only a plugin knows: its expression types and settings.

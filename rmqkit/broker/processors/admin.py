@@ -50,6 +50,7 @@ class AdminProcessor(ProcessorByCode):
     def __init__(self, broker: RequestBroker) -> None:
         self._broker = broker
         self._attributes = {**TOPIC_ATTRIBUTES, **broker.registry.topic_attributes}
+        self._group_attributes = {**GROUP_ATTRIBUTES, **broker.registry.group_attributes}
         self._handlers = {
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
@@ -201,7 +202,7 @@ class AdminProcessor(ProcessorByCode):
             if fault:
                 raise RequestRefused(ResponseCode.INVALID_PARAMETER, fault)
             known = self._broker.groups.configs.get(config.group_name)
-            altered = _altered(GROUP_ATTRIBUTES, known, config.attributes)
+            altered = _altered(self._group_attributes, known, config.attributes)
             checked.append(msgspec.structs.replace(config, attributes=altered))
         await self._broker.groups.put_all(checked)
 
