@@ -79,7 +79,8 @@ def serving(
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The server that the examples talk to."""
-    with serving(["--set", "store=memory", "--set", "hooks=quota"], tmp_path_factory.mktemp("serve")) as where:
+    words = ["--set", "store=memory", "--set", "hooks=quota", "--set", "brokerRole=ASYNC_MASTER"]
+    with serving(words, tmp_path_factory.mktemp("serve")) as where:
         yield where
 
 

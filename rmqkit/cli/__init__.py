@@ -34,6 +34,7 @@ _BUILT_IN = {
     "dlq": "rmqkit.cli.dead_letters:DLQ",
     "set-aside": "rmqkit.cli.set_aside:SET_ASIDE",
     "status": "rmqkit.cli.status:STATUS",
+    "cluster": "rmqkit.cli.cluster:CLUSTER",
     "bench": "rmqkit.cli.bench:BENCH",
     "doctor": "rmqkit.cli.doctor:DOCTOR",
     "store": "rmqkit.cli.store:STORE",

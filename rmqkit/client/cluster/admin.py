@@ -25,7 +25,7 @@ from rmqkit.model.queue import MessageQueue
 from rmqkit.model.replication import ReplicationStatus
 from rmqkit.model.route import ClusterInfo, KVTable, TopicRouteData
 from rmqkit.model.sysflag import PERM_RW
-from rmqkit.model.topic import TopicConfig
+from rmqkit.model.topic import ConsumerOffsetFile, TopicConfig, TopicConfigTable
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers import (
@@ -201,6 +201,36 @@ class Admin:
             address, request(RequestCode.GET_BROKER_HA_STATUS), f"asking {address} for its replication"
         )
         return response.decode_body(ReplicationStatus)
+
+    async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
+        """All topics of a broker with their settings (GET_ALL_TOPIC_CONFIG). Raises DecodeError."""
+        command = request(RequestCode.GET_ALL_TOPIC_CONFIG)
+        answer = await self._call(address, command, f"asking {address} for its topics")
+        return answer.decode_body(TopicConfigTable).topic_config_table
+
+    async def consumer_offsets(self, address: str) -> dict[str, dict[int, int]]:
+        """What groups have committed at a broker, by `topic@group` and queue (GET_ALL_CONSUMER_OFFSET).
+        Raises DecodeError."""
+        command = request(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        answer = await self._call(address, command, f"asking {address} for its offsets")
+        return answer.decode_body(ConsumerOffsetFile).offset_table if answer.body else {}
+
+    async def replication_address(self, address: str) -> str | None:
+        """Where slaves connect to a master; None for a broker that serves none. A master of RocketMQ 4 does
+        not say it: then it is what its settings name."""
+        command = request(RequestCode.EXCHANGE_BROKER_HA_INFO)
+        try:
+            answer = await self._call(address, command, f"asking {address} where slaves connect")
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+        else:
+            return answer.fields().get("masterHaAddress")
+        given = await self.broker_settings(address)
+        if "haListenPort" not in given:
+            return None
+        host = given.get("brokerIP2") or address.rpartition(":")[0]
+        return f"{host}:{given['haListenPort']}"
 
     async def broker_settings(self, address: str) -> dict[str, str]:
         """The settings of a broker as texts (GET_BROKER_CONFIG)."""

@@ -1,0 +1,143 @@
+"""Copies a running broker's messages and tables into a directory, as a slave that catches up and goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import trio
+
+from rmqkit.broker.run.running import RunningBroker, run_broker
+from rmqkit.cli.cluster import BrokerBackup
+from rmqkit.client import Client
+from rmqkit.config import Config
+from rmqkit.errors import ConfigError, RmqError
+from rmqkit.plugin import loader
+
+#: An id that no slave of a group has: the copy is registered nowhere.
+_BROKER_ID = 999_999
+_LOOK_EVERY_S = 0.05
+
+
+class BackupStalled(RmqError):
+    """A broker's log or tables did not come for a while."""
+
+
+Progress = Callable[[int, int], None]
+SettingsOf = Callable[[Mapping[str, str]], Config]
+
+
+async def back_up(
+    client: Client,
+    name: str,
+    address: str,
+    directory: Path,
+    settings_of: SettingsOf,
+    patience_s: float,
+    show: Progress,
+) -> BrokerBackup:
+    """Copy what the broker `name` at `address` has now: its log up to the present end, topics, groups,
+    offsets, and what plugins let slaves copy. A directory that has an older copy gets what is new.
+    `settings_of` gives the settings of the command line, above all the kind of the store, and how to connect
+    and sign, with others in place of what it has.
+
+    Raises ConfigError for a broker without a replication port, and for a directory that holds something else;
+    BackupStalled when nothing arrives for `patience_s`. When cancelled, the directory holds a part of the
+    log, and the next run goes on from there."""
+    admin = client.admin
+    ha_address = await admin.replication_address(address)
+    if ha_address is None:
+        raise ConfigError(
+            f"{name} ({address}) serves no slaves, and a backup is made as one: start it with"
+            " --set brokerRole=ASYNC_MASTER"
+        )
+    theirs = await admin.broker_settings(address)
+    end = int((await admin.runtime_info(address))["commitLogMaxOffset"])
+    config = settings_of(_slave(theirs, name, address, ha_address, directory))
+    registry = loader.load(config)
+    async with trio.open_nursery() as nursery:
+        running: RunningBroker = await nursery.start(run_broker, config, registry)
+        copy = running.context
+        began = copy.store.end_offset
+        await _catch_up(running, end, patience_s, show)
+        await _tables(running, client, address, patience_s)
+        found = BrokerBackup(
+            broker=name,
+            cluster=config.broker_cluster_name,
+            address=address,
+            store=config.store,
+            start=copy.store.start_offset,
+            end=copy.store.end_offset,
+            new_bytes=copy.store.end_offset - max(began, copy.store.start_offset),
+            topics=len(copy.topics.configs),
+            groups=len(copy.groups.configs),
+            settings=_harmless(theirs),
+        )
+        running.stop.set()
+    return found
+
+
+def _slave(
+    theirs: dict[str, str], name: str, address: str, ha_address: str, directory: Path
+) -> dict[str, str]:
+    """The settings of the slave. It deletes nothing, whatever the age of the messages, and serves nobody."""
+    return {
+        "brokerName": name,
+        "brokerClusterName": theirs.get("brokerClusterName", "DefaultCluster"),
+        "brokerId": str(_BROKER_ID),
+        "brokerRole": "SLAVE",
+        "haMasterAddress": ha_address,
+        "plugins.ha.masterAddress": address,
+        "plugins.ha.tablesIntervalMs": "200",
+        "mappedFileSizeCommitLog": theirs.get("mappedFileSizeCommitLog", "1073741824"),
+        "maxMessageSize": theirs.get("maxMessageSize", "4194304"),
+        "storePathRootDir": str(directory),
+        "namesrvAddr": "",
+        "bindAddress": "127.0.0.1",
+        "listenPort": "0",
+        "hooks": "",
+        "disabledServices": "retention,registration,protection,water-marks",
+    }
+
+
+def _harmless(settings: dict[str, str]) -> dict[str, str]:
+    """The settings without those that may have secrets in them."""
+    secret = ("key", "password", "credential", "secret", "user", "token")
+    return {key: value for key, value in settings.items() if not any(word in key.lower() for word in secret)}
+
+
+async def _catch_up(running: RunningBroker, end: int, patience_s: float, show: Progress) -> None:
+    """Wait until the copy has the log up to `end`. Raises BackupStalled."""
+    store = running.context.store
+    seen, moved_at = -1, trio.current_time()
+    while store.end_offset < end:
+        show(store.end_offset - store.start_offset, end - store.start_offset)
+        if store.end_offset != seen:
+            seen, moved_at = store.end_offset, trio.current_time()
+        elif trio.current_time() > moved_at + patience_s:
+            raise BackupStalled(
+                f"nothing of {running.context.config.broker_name} has come for {patience_s:g} s, its log is"
+                f" copied to {seen} of {end}: the lines above say why, and the next run goes on from there"
+            )
+        await trio.sleep(_LOOK_EVERY_S)
+
+
+async def _tables(running: RunningBroker, client: Client, address: str, patience_s: float) -> None:
+    """Wait until the copy has the topics and offsets that the broker has now. Raises BackupStalled."""
+    topics = await client.admin.topic_configs(address)
+    offsets = await client.admin.consumer_offsets(address)
+    copy, missing = running.context, set[str]()
+    with trio.move_on_after(patience_s):
+        while True:
+            missing = topics.keys() - copy.topics.configs.keys()
+            missing |= offsets.keys() - copy.offsets.table().offset_table.keys()
+            if not missing:
+                return
+            await trio.sleep(_LOOK_EVERY_S)
+    raise BackupStalled(
+        f"tables of {address} were not copied within {patience_s:g} s, {sorted(missing)[0]} is missing: the"
+        " lines above say why"
+    )
+
+
+__all__ = ["BackupStalled", "back_up"]

@@ -1,0 +1,121 @@
+"""`rmqkit cluster backup|restore`: a running broker's messages and tables come back with another broker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from rmqkit.cli.backup import BackupStalled, _catch_up
+from rmqkit.client import BlockingClient, Message
+from rmqkit.testing.broker import running_broker
+from tests.cli.conftest import Ready, Run, Start
+
+#: Small files, so that a backup has several.
+SMALL = ("--set", "mappedFileSizeCommitLog=131072", "--set", "maxMessageSize=16384")
+
+
+def serving(start: Start, data: str, *words: str, role: str = "ASYNC_MASTER") -> Ready:
+    where = ("--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--data", data)
+    return start("serve", *where, "--set", f"brokerRole={role}", *SMALL, *words)
+
+
+def send(client: BlockingClient, numbers: range) -> None:
+    with client.producer("p") as producer:
+        for number in numbers:
+            producer.send(Message("Orders", b"%d" % number + b"." * 1_000, keys=[f"k{number}"]))
+
+
+def read(run: Run, namesrv: tuple[str, str], count: int) -> int:
+    """The number of the next messages of the group, which are committed."""
+    words = ("--group", "billing", "--max", str(count), "--json")
+    return len(run("consume", "Orders", *words, *namesrv).stdout.splitlines())
+
+
+@pytest.mark.parametrize("store", ["mmap", "lmdb"])
+def test_a_running_broker_comes_back(start: Start, rmqkit: Run, tmp_path: Path, store: str) -> None:
+    """With its messages, topics, groups and offsets, from a copy in either store; a second backup copies
+    only what is new."""
+    first = serving(start, "first")
+    namesrv = ("--namesrv", first.where["namesrv"])
+    with BlockingClient(first.where["namesrv"]) as client:
+        client.admin.create_topic("Orders", queues=2)
+        send(client, range(80))
+        assert read(rmqkit, namesrv, 30) == 30
+        backup = ("cluster", "backup", "copy", "--set", f"store={store}", *namesrv)
+        (one,) = json.loads(rmqkit(*backup, "--json").stdout)
+        assert (one["broker"], one["store"], one["start"]) == ("broker-a", store, 0)
+        assert one["newBytes"] == one["end"] > 80_000
+        send(client, range(80, 100))
+        (two,) = json.loads(rmqkit(*backup, "--json").stdout)
+        assert 0 < two["newBytes"] == two["end"] - one["end"] < 30_000
+        table = rmqkit(*backup).stdout.splitlines()
+        assert table[1].split()[:5] == ["broker-a", store, "0", str(two["end"]), "0"]
+    assert first.stop() == 0
+    verified = rmqkit("store", "verify", "copy/broker-a", *SMALL)
+    assert verified.returncode == 0, verified.stdout
+    restored = rmqkit("cluster", "restore", "copy", "--to", "second")
+    assert restored.stdout.splitlines()[1].startswith("rmqkit broker --set brokerName=broker-a")
+    second = serving(start, "second", "--set", f"store={store}")
+    with BlockingClient(second.where["namesrv"]) as client:
+        progress = client.groups.progress("billing", "Orders")
+        assert sum(each.lag for each in progress.values()) == 70
+        assert read(rmqkit, ("--namesrv", second.where["namesrv"]), 90) == 70
+        assert [each.body[:2] for each in client.admin.query_by_key("Orders", "k99")] == [b"99"]
+
+
+def test_what_cannot_be_backed_up_or_restored(start: Start, rmqkit: Run, tmp_path: Path) -> None:
+    """Each error says what to do."""
+    alone = start("serve", "--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--set", "store=memory")
+    namesrv = ("--namesrv", alone.where["namesrv"])
+    failed = rmqkit("cluster", "backup", "copy", *namesrv)
+    assert (failed.returncode, "--set brokerRole=ASYNC_MASTER" in failed.stderr) == (2, True)
+    failed = rmqkit("cluster", "backup", "copy", "--broker", "broker-z", *namesrv)
+    assert (failed.returncode, "there are broker-a" in failed.stderr) == (2, True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    failed = rmqkit("cluster", "restore", "full", "--to", "new")
+    assert (failed.returncode, "holds no backup" in failed.stderr) == (2, True)
+    brokers = [
+        {"broker": name, "cluster": "c", "address": "127.0.0.1:1", "store": "mmap", "start": 0, "end": 0}
+        | {"newBytes": 0, "topics": 0, "groups": 0}
+        for name in ("a", "b")
+    ]
+    manifest = {"finishedAt": 0, "rmqkit": "1", "brokers": brokers}
+    (tmp_path / "full" / "backup.json").write_text(json.dumps(manifest))
+    failed = rmqkit("cluster", "restore", "full", "--to", "new")
+    assert (failed.returncode, "--broker: a, b" in failed.stderr) == (2, True)
+    failed = rmqkit("cluster", "restore", "full", "--broker", "a", "--to", "full")
+    assert (failed.returncode, "is not empty" in failed.stderr) == (2, True)
+
+
+def test_a_restored_log_keeps_its_holes(rmqkit: Run, tmp_path: Path) -> None:
+    """The copy takes no more of the disk than the backup, and every byte is the same."""
+    log = tmp_path / "copy" / "broker-a" / "commitlog" / "0"
+    log.parent.mkdir(parents=True)
+    with log.open("wb") as file:
+        file.write(b"x" * 5_000)
+        file.truncate(64 * 1024 * 1024)
+    one = {"broker": "broker-a", "cluster": "c", "address": "127.0.0.1:1", "store": "mmap", "start": 0}
+    one |= {"end": 5_000, "newBytes": 5_000, "topics": 0, "groups": 0}
+    manifest = {"finishedAt": 0, "rmqkit": "1", "brokers": [one]}
+    (tmp_path / "copy" / "backup.json").write_text(json.dumps(manifest))
+    shown = json.loads(rmqkit("cluster", "restore", "copy", "--to", "new", "--json").stdout)
+    assert (shown["broker"], shown["to"]) == ("broker-a", 5_000)
+    copy = tmp_path / "new" / "commitlog" / "0"
+    assert copy.read_bytes() == log.read_bytes()
+    assert copy.stat().st_blocks * 512 < 1024 * 1024
+
+
+async def test_a_backup_that_gets_nothing_gives_up(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The error says how far it came."""
+    async with running_broker(tmp_path, scheme="memory", brokerName="broker-a") as running:
+        with pytest.raises(
+            BackupStalled, match=r"nothing of broker-a has come for 5 s, .* copied to 0 of 99"
+        ):
+            await _catch_up(running, 99, 5.0, lambda done, total: None)
