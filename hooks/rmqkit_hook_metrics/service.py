@@ -6,11 +6,13 @@ import errno
 import logging
 from collections.abc import AsyncGenerator
 from functools import partial
+from http import HTTPStatus
 
 import trio
 
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.broker import Broker
+from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.toolkit.http import Page, Responder
 from rmqkit_hook_metrics.counting import Counts
@@ -20,11 +22,13 @@ from rmqkit_hook_metrics.settings import ExporterSettings, MetricsSettings, pars
 from rmqkit_hook_metrics.text import CONTENT_TYPE
 
 _log = logging.getLogger(__name__)
+_LINE = "text/plain; charset=utf-8"
 
 
 class MetricsService(Service):
-    """GET /metrics, and GET /healthz, which answers while the broker's event loop runs. `address` is set when
-    it listens."""
+    """GET /metrics, GET /healthz, which answers while the broker's event loop runs, and GET /readyz, whose
+    status is 503 while the broker is fenced. `address` is set when it listens: the service starts behind the
+    others, after the first registration."""
 
     name = "metrics"
 
@@ -49,7 +53,8 @@ class MetricsService(Service):
             self.name,
             {
                 "/metrics": Page(CONTENT_TYPE, scrape.text),
-                "/healthz": Page("text/plain; charset=utf-8", _healthy),
+                "/healthz": Page(_LINE, _healthy),
+                "/readyz": Page(_LINE, partial(_role, broker), partial(_ready_status, broker)),
             },
         )
         exporter = broker.config.owned(ExporterSettings)
@@ -64,6 +69,14 @@ class MetricsService(Service):
 
 async def _healthy() -> AsyncGenerator[str]:
     yield "ok\n"
+
+
+async def _role(broker: Broker) -> AsyncGenerator[str]:
+    yield f"{broker.role.current.value}\n"
+
+
+def _ready_status(broker: Broker) -> int:
+    return HTTPStatus.SERVICE_UNAVAILABLE if broker.role.current is Role.FENCED else HTTPStatus.OK
 
 
 async def _listen(host: str, port: int) -> list[trio.SocketListener]:

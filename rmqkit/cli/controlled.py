@@ -12,14 +12,13 @@ from typing import Any
 
 import trio
 
-from rmqkit.cli import options, running
+from rmqkit.cli import options, readiness, running
 from rmqkit.config.values import DAY_MS
 from rmqkit.errors import ConfigError, MissingExtra
 from rmqkit.plugin.address import Address
 from rmqkit.testing.clock import SettableClock
 from rmqkit.testing.faults import NAME_SERVER
 from rmqkit.testing.rocketmq import RocketMQ, rocketmq_in_loop
-from rmqkit.toolkit import output
 
 _MEMORY = "memory"
 _FIRST = "broker-a"
@@ -83,7 +82,7 @@ async def _listeners(where: Address) -> list[trio.SocketListener]:
 def _print_ready(servers: RocketMQ, control: str) -> None:
     brokers = ",".join(servers.address(name) for name in servers.brokers)
     door = f" grpc={servers.address(servers.brokers[0])}" if find_spec("google.protobuf") else ""
-    output.line(
-        f"rmqkit ready namesrv={servers.namesrv_text} broker={brokers} name={','.join(servers.brokers)}"
+    readiness.announce(
+        f"namesrv={servers.namesrv_text} broker={brokers} name={','.join(servers.brokers)}"
         f" store={_MEMORY} control={control}{door}"
     )

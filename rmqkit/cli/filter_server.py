@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 import trio
 
-from rmqkit.cli import options, running
+from rmqkit.cli import options, readiness, running
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError
 from rmqkit.plugin import loader
@@ -19,7 +19,6 @@ from rmqkit.plugin.address import Address
 from rmqkit.plugin.command import Verb
 from rmqkit.plugin.loader import Registry
 from rmqkit.plugin.server import ServerHandle
-from rmqkit.toolkit import output
 
 _log = logging.getLogger(__name__)
 _ROLE = "filter-server"
@@ -58,7 +57,7 @@ def _run(arguments: Namespace) -> int:
 
 
 async def _print_ready(handle: ServerHandle) -> None:
-    output.line(f"rmqkit ready filter-server={handle.addresses[0]}")
+    readiness.announce(f"filter-server={handle.addresses[0]}")
 
 
 async def _until(

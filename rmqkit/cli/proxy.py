@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from rmqkit.cli import options, running
+from rmqkit.cli import options, readiness, running
 from rmqkit.config import Config, with_tables, with_values
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.address import Address
@@ -21,7 +21,6 @@ from rmqkit.remoting.dial import TCP
 from rmqkit.supervisor.channel import Role
 from rmqkit.supervisor.process import launch
 from rmqkit.supervisor.supervisor import supervise
-from rmqkit.toolkit import output
 
 #: The role.
 ROLE = "proxy"
@@ -104,7 +103,7 @@ def _reserved(wanted: Address) -> socket.socket:
 
 
 def _print_ready(config: Config, address: Address) -> None:
-    output.line(f"rmqkit ready grpc={address.host}:{address.port} namesrv={config.namesrv_addr}")
+    readiness.announce(f"grpc={address.host}:{address.port} namesrv={config.namesrv_addr}")
 
 
 PROXY = Verb("serve RocketMQ's 5.x clients before a cluster", _arguments, _run)

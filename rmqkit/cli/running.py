@@ -14,6 +14,7 @@ from functools import partial
 import trio
 
 from rmqkit.broker.run.running import RunningBroker, run_broker
+from rmqkit.cli import readiness
 from rmqkit.config import Config
 from rmqkit.plugin.address import Address
 from rmqkit.plugin.loader import Registry
@@ -63,6 +64,7 @@ async def until_signal(main: Main) -> None:
                         nursery.cancel_scope.cancel()
                     else:
                         _log.info("%s: stopping", name)
+                        readiness.stopping()
                     asked = True
                     stop.set()
 

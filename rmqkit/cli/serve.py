@@ -16,7 +16,7 @@ import trio
 
 from rmqkit import speedups
 from rmqkit.broker.run.running import RunningBroker
-from rmqkit.cli import options, proxy, running
+from rmqkit.cli import options, proxy, readiness, running
 from rmqkit.config import NAMESRV_VARIABLE, Config, with_tables, with_values
 from rmqkit.config.tls import ENFORCING, effective_mode
 from rmqkit.errors import ConfigError
@@ -29,7 +29,6 @@ from rmqkit.remoting.serving import listen_on
 from rmqkit.supervisor import plan
 from rmqkit.supervisor.process import launch
 from rmqkit.supervisor.supervisor import supervise
-from rmqkit.toolkit import output
 
 _log = logging.getLogger(__name__)
 
@@ -245,7 +244,7 @@ async def serve_namesrv(config: Config, registry: Registry, stop: trio.Event) ->
     """Run a name server only."""
     async with trio.open_nursery() as nursery:
         handle = await _start_namesrv(nursery, config, registry)
-        output.line(f"rmqkit ready namesrv={handle.addresses[0]}")
+        readiness.announce(f"namesrv={handle.addresses[0]}")
         await stop.wait()
         nursery.cancel_scope.cancel()
 
@@ -324,9 +323,8 @@ def _print_ready(
     config: Config, namesrv: str, brokers: Sequence[tuple[str, str]], data: str, doors: str = ""
 ) -> None:
     addresses, names = (",".join(parts) for parts in zip(*brokers, strict=True))
-    output.line(
-        f"rmqkit ready namesrv={namesrv} broker={addresses} name={names} store={config.store} data={data}"
-        f"{doors}"
+    readiness.announce(
+        f"namesrv={namesrv} broker={addresses} name={names} store={config.store} data={data}{doors}"
     )
 
 

@@ -33,10 +33,11 @@ PIECE_BYTES = 16 * 1024
 
 @frozen
 class Page:
-    """The answer of a path."""
+    """The answer of a path. `status` is called once for each request; None is 200."""
 
     content_type: str
     body: Callable[[], AsyncGenerator[str]]
+    status: Callable[[], int] | None = None
 
 
 #: Does what a POST asks for, with its body, and returns the answer, which is JSON. ValueError says what is
@@ -174,8 +175,9 @@ class Responder:
         elif page is None:
             await connection.short(404, f"there are: {', '.join(sorted(self._pages))}")
         else:
+            status = 200 if page.status is None else page.status()
             await connection.send(
-                h11.Response(status_code=200, headers=[("Content-Type", page.content_type)])
+                h11.Response(status_code=status, headers=[("Content-Type", page.content_type)])
             )
             if request.method == b"GET":
                 await self._send_page(connection, path, page)

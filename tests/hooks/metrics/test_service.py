@@ -12,6 +12,7 @@ import trio
 from rmqkit.errors import ConfigError
 from rmqkit.model.topic import TopicConfig
 from rmqkit.plugin.metrics import Family
+from rmqkit.plugin.role import Role
 from rmqkit_hook_metrics import lag
 from rmqkit_hook_metrics.settings import ExporterSettings, parse_labels
 from rmqkit_hook_metrics.text import Writer
@@ -27,6 +28,20 @@ async def test_a_broker_answers_on_loopback(tmp_path: Path) -> None:
         assert address[0] == "127.0.0.1"
         response, text = await fetch(running, "/healthz")
         assert (response.status_code, text) == (200, "ok\n")
+
+
+async def test_a_fenced_broker_is_not_ready(tmp_path: Path) -> None:
+    """A master and a slave are ready, a fenced broker is not: it takes no messages, and runs all the same."""
+    async with measured(tmp_path) as running:
+        role = running.context.role
+        for number, (wanted, status) in enumerate(
+            [(Role.FENCED, 503), (Role.SLAVE, 200), (Role.FENCED, 503), (Role.MASTER, 200)], 1
+        ):
+            await role.set(wanted, number)
+            response, text = await fetch(running, "/readyz")
+            assert (response.status_code, text) == (status, f"{wanted.value}\n")
+            response, _ = await fetch(running, "/healthz")
+            assert response.status_code == 200
 
 
 async def test_a_port_that_is_taken_stops_the_start(tmp_path: Path) -> None:
