@@ -13,7 +13,7 @@ from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.flush import Level
 from rmqkit.plugin.metrics import Labels
 from rmqkit.plugin.store import MessageStore
-from rmqkit.toolkit.disk import disk_usage
+from rmqkit.toolkit.disk import DiskUsage, disk_usage
 from rmqkit.toolkit.log_state import earliest_store_time_ms
 from rmqkit.toolkit.request_kinds import KINDS, kind_of
 from rmqkit_hook_metrics.hooks import flag
@@ -75,11 +75,11 @@ def flush_behind_bytes(store: MessageStore) -> int:
     return store.end_offset - store.settled_offset(Level.FLUSHED)
 
 
-async def disk_used_bytes(store: MessageStore) -> int | None:
-    """Used bytes of the log's file system (Java: total minus free); None for a store without files."""
+async def disk(store: MessageStore) -> DiskUsage | None:
+    """The usage of the log's file system (Java: total minus free); None for a store without files."""
     if not store.disk_paths:
         return None
-    return (await trio.to_thread.run_sync(disk_usage, store.disk_paths[0])).used_bytes
+    return await trio.to_thread.run_sync(disk_usage, store.disk_paths[0])
 
 
 async def reserve_ms(broker: Broker) -> int | None:

@@ -8,6 +8,7 @@ from rmqkit.model import names
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.metrics import LOCAL, Family, Labels
 from rmqkit.plugin.metrics import STORAGE as STORAGE_LABELS
+from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.toolkit.log_state import dispatch_behind_bytes
 from rmqkit_hook_metrics import gauges
@@ -56,6 +57,7 @@ RPC_MS = Family(
     "milliseconds",
 )
 PERMISSION = Family("rocketmq_broker_permission", "gauge", "What the broker permits: 4 read, 2 write")
+ROLE = Family("rmqkit_broker_role", "gauge", "1 for the role of the broker, 0 for the others", ("role",))
 TOPICS = Family("rocketmq_topic_number", "gauge", "Topics")
 GROUPS = Family("rocketmq_consumer_group_number", "gauge", "Consumer groups")
 PRODUCERS = Family(
@@ -100,6 +102,12 @@ QUEUE_LAG = Family(
 )
 STORAGE = Family(
     "rocketmq_storage_size", "gauge", "What is used of the log's file system", STORAGE_LABELS, "bytes"
+)
+USED = Family(
+    "rmqkit_storage_used_ratio",
+    "gauge",
+    "Used part of the log's file system, as the limits of usage count it",
+    STORAGE_LABELS,
 )
 FLUSH = Family(
     "rocketmq_storage_flush_behind_bytes",
@@ -235,6 +243,7 @@ class Scrape:
     def _broker_gauges(self) -> Iterator[str]:
         lines, broker, registry = self._writer.lines, self._broker, self._broker.registry
         yield from lines(PERMISSION, [((), broker.config.broker_permission)])
+        yield from lines(ROLE, [((each.value,), each is broker.role.current) for each in Role])
         yield from lines(TOPICS, [((), len(broker.topics.configs))])
         yield from lines(GROUPS, [((), len(broker.groups.configs))])
         yield from lines(WATER_MARK, gauges.waiting(broker))
@@ -297,8 +306,10 @@ class Scrape:
 
     async def _storage(self) -> list[str]:
         store = self._broker.store
-        values = [
-            (STORAGE, await gauges.disk_used_bytes(store)),
+        disk = await gauges.disk(store)
+        values: list[tuple[Family, float | None]] = [
+            (STORAGE, None if disk is None else disk.used_bytes),
+            (USED, None if disk is None else disk.percent / 100),
             (FLUSH, gauges.flush_behind_bytes(store)),
             (DISPATCH, dispatch_behind_bytes(self._broker)),
             (RESERVE, await gauges.reserve_ms(self._broker)),
