@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ConfigError, did_you_mean
 
-#: The level and the form of log lines, of this process and of those that it starts. Options of the command
+#: The levels and the form of log lines, of this process and of those that it starts. Options of the command
 #: line override them.
 LEVEL_VARIABLE, FORM_VARIABLE = "RMQKIT_LOG_LEVEL", "RMQKIT_LOG_FORMAT"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 TEXT, JSON = FORMS = ("text", "json")
+_DEFAULT_LEVEL = "INFO"
 
 
 class TextLines(logging.Formatter):
@@ -53,20 +54,40 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(fields, enc_hook=str).decode()
 
 
+def levels_of(text: str) -> dict[str, str]:
+    """Logger -> its level, of a text such as `WARNING,rmqkit_ha=DEBUG`. The empty name is for all others,
+    which have INFO where the text does not say it. Raises ValueError, which lists the levels."""
+    found = {"": _DEFAULT_LEVEL}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        logger, separator, level = part.rpartition("=")
+        if separator and not logger.strip():
+            raise ValueError(f"{part!r} names no logger: write it as rmqkit_ha=DEBUG")
+        found[logger.strip()] = _known(level.strip(), LEVELS)
+    return found
+
+
 def start_logging(level: str | None, form: str | None, broker: str = "") -> None:
-    """Log to standard error from now on, unless that has begun. None: as the variables say, else INFO and
-    text. Processes that this one starts log in the same way. Raises ConfigError."""
-    level = _chosen(LEVEL_VARIABLE, level, LEVELS, "INFO")
-    form = _chosen(FORM_VARIABLE, form, FORMS, TEXT)
+    """Log to standard error from now on, unless that has begun; `level` is a text as of `levels_of`. None: as
+    the variables say, else INFO and text. Processes that this one starts log in the same way. Raises
+    ConfigError."""
+    try:
+        where = LEVEL_VARIABLE
+        level = level or os.environ.get(LEVEL_VARIABLE) or _DEFAULT_LEVEL
+        levels = levels_of(level)
+        where = FORM_VARIABLE
+        form = _known(form or os.environ.get(FORM_VARIABLE) or TEXT, FORMS)
+    except ValueError as error:
+        raise ConfigError(f"environment {where} = {error}") from error
     os.environ[LEVEL_VARIABLE], os.environ[FORM_VARIABLE] = level, form
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines(broker) if form == JSON else TextLines(broker))
-    logging.basicConfig(level=level, handlers=[handler])
+    logging.basicConfig(level=levels.pop(""), handlers=[handler])
+    for name, value in levels.items():
+        logging.getLogger(name).setLevel(value)
 
 
-def _chosen(variable: str, given: str | None, known: tuple[str, ...], default: str) -> str:
-    text = given or os.environ.get(variable) or default
+def _known(text: str, known: tuple[str, ...]) -> str:
     for each in known:
         if text.lower() == each.lower():
             return each
-    raise ConfigError(f"environment {variable} = {text!r}: it is one of {', '.join(known)}")
+    raise ValueError(f"{text!r}: it is one of {', '.join(known)}{did_you_mean(text.upper(), known)}")

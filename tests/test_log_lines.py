@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 
 import pytest
@@ -48,6 +49,36 @@ def test_json_has_an_object_in_each_line() -> None:
         "message": "it is bad",
         "broker": "broker-b",
     }
+
+
+def test_levels_of_single_loggers() -> None:
+    """A level for all, and others for the loggers of a package or module; case does not matter."""
+    assert log_lines.levels_of("warning, rmqkit_ha=debug,rmqkit.remoting.server=Error") == {
+        "": "WARNING",
+        "rmqkit_ha": "DEBUG",
+        "rmqkit.remoting.server": "ERROR",
+    }
+    assert log_lines.levels_of("rmqkit_ha=DEBUG") == {"": "INFO", "rmqkit_ha": "DEBUG"}
+    for wrong in ("loud", "INFO,rmqkit_ha=loud", "INFO,rmqkit_ha"):
+        with pytest.raises(ValueError, match="it is one of DEBUG, INFO, WARNING, ERROR"):
+            log_lines.levels_of(wrong)
+    with pytest.raises(ValueError, match="names no logger"):
+        log_lines.levels_of("=DEBUG")
+
+
+def test_a_logger_with_a_level_of_its_own_logs_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its modules have the level, others that of all; processes that are started inherit the text."""
+    monkeypatch.setenv(log_lines.LEVEL_VARIABLE, "")
+    monkeypatch.setenv(log_lines.FORM_VARIABLE, "")
+    own = logging.getLogger("levels_of_one")
+    try:
+        log_lines.start_logging("ERROR,levels_of_one=DEBUG", None)
+        assert logging.getLogger("levels_of_one.module").isEnabledFor(logging.DEBUG)
+        assert own.level == logging.DEBUG
+        assert os.environ[log_lines.LEVEL_VARIABLE] == "ERROR,levels_of_one=DEBUG"
+        assert os.environ[log_lines.FORM_VARIABLE] == log_lines.TEXT
+    finally:
+        own.setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("variable", [log_lines.LEVEL_VARIABLE, log_lines.FORM_VARIABLE])

@@ -44,10 +44,22 @@ def _key_value(text: str) -> tuple[str, str]:
 def add_settings(parser: ArgumentParser) -> None:
     """`--config`, `--set`, `--log-level`, `--log-format`."""
     _add_config(parser)
-    level = "log level on standard error (default: the variable RMQKIT_LOG_LEVEL, else INFO)"
-    parser.add_argument("--log-level", choices=log_lines.LEVELS, help=level)
+    level = (
+        f"log level on standard error: {', '.join(log_lines.LEVELS)}; with others of single loggers, as in"
+        " INFO,rmqkit_ha=DEBUG (default: the variable RMQKIT_LOG_LEVEL, else INFO)"
+    )
+    parser.add_argument("--log-level", metavar="LEVEL", type=_levels, help=level)
     form = "form of log lines (default: the variable RMQKIT_LOG_FORMAT, else text)"
     parser.add_argument("--log-format", choices=log_lines.FORMS, help=form)
+
+
+def _levels(text: str) -> str:
+    """An argparse type for `--log-level`."""
+    try:
+        log_lines.levels_of(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
+    return text
 
 
 def _add_config(parser: ArgumentParser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rmqkit.plugin.replication import ReplicaProgress
 from rmqkit.remoting.pool import ConnectionPool
 from rmqkit.testing.broker import dialer
-from tests.deploy.kit import DEPLOY
+from tests.deploy.kit import DEPLOY, accepted
 from tests.hooks.metrics.kit import Asker, busy, fetch, measured
 
 MONITORING = DEPLOY / "monitoring"
@@ -98,6 +99,15 @@ def test_names_in_texts_are_those_of_metrics() -> None:
             assert used <= kept, rule["alert"]
         assert set(rule["annotations"]) == {"summary", "description"}
         assert rule["labels"]["severity"] in ("warning", "critical")
+
+
+def test_commands_in_annotations_are_accepted() -> None:
+    """With a name in place of each label."""
+    text = re.sub(r"{{[^}]*}}", "name", json.dumps([rule["annotations"] for rule in _rules()]))
+    commands = re.findall(r"`rmqkit ([^`]+)`", text)
+    assert len(commands) > 5
+    for command in commands:
+        accepted(shlex.split(command))
 
 
 def test_rules_and_panels_have_names_of_their_own() -> None:
