@@ -1,4 +1,4 @@
-# make demo | demo-spark | speedups | test | test-pure | test-plugins | test-faults | test-spark | test-packaging | sanitize | compare-speedups | test-python | lint | interop | bench | clean
+# make demo | demo-spark | speedups | test | test-pure | test-plugins | test-faults | test-spark | test-packaging | sanitize | compare-speedups | test-python | lint | docs | interop | bench | clean
 # Each target sets itself up: a virtual environment in .venv with this checkout installed editable. For the demo the core is enough; the extras and
 # the tools of development are added by the first target that needs them.
 
@@ -25,7 +25,7 @@ TRANSPORTS := tcp tls unix memory quic
 # Each process would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-faults test-spark test-packaging test-python lint interop bench clean
+.PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-faults test-spark test-packaging test-python lint docs interop bench clean
 
 # The compiled part again, beside its sources, after a change of a .pyx file.
 speedups:
@@ -85,6 +85,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site of the documents, into build/site. Warnings, such as of a broken link, are errors.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Apache's Java clients and the Go client against rmqkit, and our client against Apache's broker. Needs Maven and Go.
 interop: $(READY)
