@@ -81,7 +81,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         "fileReservedTime = 48\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n"
     )
     port = free_port()
-    words = ["--set", "store=memory", "--set", "hooks=metrics", "--set", f"metricsPromExporterPort={port}"]
+    words = ["--set", "store=memory", "--set", "hooks=metrics", "--set", "brokerRole=ASYNC_MASTER"]
+    words += ["--set", f"metricsPromExporterPort={port}"]
     with serving(words, root) as ready:
         yield Machine(root, ready["namesrv"], port)
 
