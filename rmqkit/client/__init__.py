@@ -35,7 +35,7 @@ from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import LitePullOptions, PushOptions, filter_class, python_filter, sql, tag
 from rmqkit.client.consumer.pop_consumer import PopConsumer
-from rmqkit.client.consumer.pop_options import PopOptions
+from rmqkit.client.consumer.pop_options import PopKeywords, PopOptions
 from rmqkit.client.consumer.pull_consumer import PullConsumer
 from rmqkit.client.consumer.pulling import PullResult, PullStatus
 from rmqkit.client.consumer.push_consumer import PushConsumer
@@ -49,7 +49,7 @@ from rmqkit.client.producing.send_result import SendResult, SendStatus
 from rmqkit.client.producing.transaction_state import TransactionState
 from rmqkit.client.producing.transactions import Transaction
 from rmqkit.client.relay import Relay
-from rmqkit.client.settings import ClientSettings, ProducerOptions
+from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerOptions
 from rmqkit.errors import (
     BrokerError,
     BrokerUnknown,
@@ -87,6 +87,7 @@ __all__ = [
     "Client",
     "ClientError",
     "ClientErrorCode",
+    "ClientKeywords",
     "ClientSettings",
     "ConnectFailed",
     "ConnectionLost",
@@ -111,6 +112,7 @@ __all__ = [
     "NoRoute",
     "PackedBatch",
     "PopConsumer",
+    "PopKeywords",
     "PopOptions",
     "Prefetch",
     "Producer",
