@@ -1,0 +1,14 @@
+"""Names of topics and groups for the queues of Kombu."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+
+def topic_of(queue: str) -> str:
+    """The topic of a queue. Letters, digits, `_` and `-` stay; other characters become % and two hexadecimal
+    digits for each byte."""
+    return quote(queue, safe="").replace(".", "%2E").replace("~", "%7E")
+
+
+__all__ = ["topic_of"]
