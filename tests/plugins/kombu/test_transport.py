@@ -175,6 +175,8 @@ def test_a_rejected_message_is_a_dead_letter(
         queue.get(timeout=WITHIN_S).reject()
         with rocketmq_client.producer("others") as producer:
             producer.send("jobs", b"no message of Kombu")
+        with pytest.raises(Empty):
+            queue.get(timeout=1)
         queue.put("good")
         assert queue.get(timeout=WITHIN_S).payload == "good"
         with rocketmq_client.lite_pull_consumer(
