@@ -141,6 +141,11 @@ def test_shell_blocks_run(where: str, text: str, namesrv: str, tmp_path: Path) -
             with serving(words[2:], tmp_path, "proxy", ports) as ready:
                 assert ready["grpc"], where
             continue
+        if words[:2] == ["rmqkit", "console"]:
+            ports = ["--namesrv", namesrv, "--listen", "127.0.0.1:0"]
+            with serving(words[2:], tmp_path, "console", ports) as ready:
+                assert ready["console"], where
+            continue
         if words[0] == "make":
             assert words[1] in targets, where
             continue

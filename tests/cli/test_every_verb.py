@@ -70,6 +70,7 @@ ELSEWHERE = {
     "broker": "tests/cli/test_serve.py",
     "filter-server": "tests/cli/test_filter_server.py",
     "proxy": "tests/cli/test_proxy.py",
+    "console": "tests/cli/test_console.py",
     "tail": "tests/cli/test_filtered_in_python.py",
     "demo": "tests/e2e/test_demo.py",
     "demo-spark": "tests/spark/test_demo.py",

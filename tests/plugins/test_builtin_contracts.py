@@ -74,6 +74,7 @@ from rmqkit_transaction.service import TransactionService
 from tests.hooks import test_contracts as hooks
 from tests.plugins import test_contracts as plugins
 from tests.plugins.allocation import test_strategies as strategies
+from tests.plugins.console import test_commands as console_commands
 from tests.plugins.dedup import test_contracts as dedup
 from tests.plugins.failover import test_commands as failover_commands
 from tests.plugins.filter import test_python as python_filters
@@ -491,6 +492,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("put message hook", "transaction"): (hooks, "TestKeepPrepared"),
     ("dispatcher", "transaction-states"): (state_follower, "TestStateFollower"),
     ("acknowledgement condition", "replicas"): (electing, "TestCondition"),
+    ("command", "console"): (console_commands, "TestConsoleVerb"),
     ("command", "failover"): (failover_commands, "TestFailoverVerb"),
 }
 #: Kinds that are values rather than objects with an interface.

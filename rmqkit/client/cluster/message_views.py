@@ -6,6 +6,7 @@ The functions raise as `Admin` and `GroupAdmin` do.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -14,6 +15,7 @@ from rmqkit.client.cluster.group_admin import GroupAdmin
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.errors import ClientError, DecodeError, NoRoute
 from rmqkit.model.names import TRACE_TOPIC
+from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol import trace_records
 from rmqkit.protocol.message_id import parse_offset_message_id
 from rmqkit.protocol.trace_records import TraceEvent
@@ -46,6 +48,42 @@ class MessageView:
     message: ReceivedMessage
     consumers: tuple[MessageConsumer, ...]
     events: tuple[TraceEvent, ...]
+
+
+def queue_text(queue: MessageQueue) -> str:
+    """`BROKER:ID`, as options take it."""
+    return f"{queue.broker_name}:{queue.queue_id}"
+
+
+def queue_dict(queue: MessageQueue) -> dict[str, Any]:
+    """The members of a queue in JSON."""
+    return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
+
+
+def message_dict(message: ReceivedMessage) -> dict[str, Any]:
+    """A message in JSON, with the members of `rmqkit store export`: `fault` if it cannot be decoded; if it
+    can, `rmqkit send --json-lines` accepts it."""
+    try:
+        body: dict[str, Any] = {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        body = {"bodyHex": message.body.hex()}
+    return {
+        **queue_dict(message.queue),
+        "topic": message.topic,
+        "queueOffset": message.queue_offset,
+        "messageId": message.message_id,
+        "offsetMessageId": message.offset_message_id,
+        "storeTimestamp": message.store_timestamp_ms,
+        "bornTimestamp": message.born_timestamp_ms,
+        "bornHost": message.born_host,
+        "storeHost": message.store_host,
+        "reconsumeTimes": message.reconsume_times,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "properties": dict(message.properties),
+        **({} if message.fault is None else {"fault": message.fault}),
+        **body,
+    }
 
 
 async def message_view(admin: Admin, groups: GroupAdmin, message: ReceivedMessage) -> MessageView:

@@ -1,0 +1,184 @@
+"""The application: pages by path, their errors, login and logout."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from rmqkit.client import BrokerUnknown, ClientError, NoRoute, RmqError
+from rmqkit_console import pages
+from rmqkit_console.console import Asked, Console, Page, WrongInput
+from rmqkit_console.guard import LOGIN, Guard, cookie_name, set_cookie, wants_json
+from rmqkit_console.rendering import FOLDER, environment
+from rmqkit_console.sessions import Attempts, Session, Sessions, same_text
+
+_log = logging.getLogger(__name__)
+#: Size of a form.
+MAX_FORM_BYTES = 64 * 1024
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Refused(Exception):
+    """An answer with a status and a sentence."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Application:
+    """The handlers of one console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._templates = environment()
+        self._sessions = Sessions(console.now_ms)
+        self._attempts = Attempts(console.now_ms)
+
+    def asgi(self) -> ASGIApp:
+        """The application behind its guard."""
+        routes: list[Route | Mount] = [Route(page.path, self._page(page)) for page in pages.ALL]
+        routes += [
+            Route(LOGIN, self._answering("Log in", self._login_form)),
+            Route(LOGIN, self._answering("Log in", self._login), methods=["POST"]),
+            Route("/logout", self._answering("Log out", self._logout), methods=["POST"]),
+            Mount("/static", StaticFiles(directory=FOLDER / "static")),
+            Route("/{path:path}", self._answering("Not found", self._unknown)),
+        ]
+        needs_login = self._console.login is not None
+        inner = Starlette(routes=routes)
+        return Guard(inner, self._console.settings, self._sessions, needs_login=needs_login)
+
+    def _page(self, page: Page) -> Handler:
+        async def show(request: Request) -> Response:
+            data = await page.view(self._console, Asked(request.query_params))
+            if wants_json(request):
+                return _json(data)
+            return self._html(request, page.template, page.title, data)
+
+        return self._answering(page.title, show)
+
+    def _answering(self, title: str, handler: Handler) -> Handler:
+        """The handler, with a page for each error."""
+
+        async def answer(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except (WrongInput, Refused, RmqError) as error:
+                status, text = _status(error), str(error)
+            except Exception:  # noqa: BLE001 - a page that fails must not end the others
+                _log.exception("the page %s failed", request.url.path)
+                status, text = 500, "the console failed to make this page; its log says why"
+            if wants_json(request):
+                return _json({"error": text}, status)
+            return self._html(request, "error.html", title, {"text": text}, status)
+
+        return answer
+
+    def _html(
+        self, request: Request, template: str, title: str, data: dict[str, Any], status: int = 200
+    ) -> Response:
+        session: Session = request.state.session
+        shell = {
+            "title": title,
+            "navigation": [page for page in pages.ALL if page.is_main],
+            "path": request.url.path,
+            "user": session.user,
+            "needs_login": self._console.login is not None,
+            "token": self._sessions.token(session),
+            "settings": self._console.settings,
+        }
+        text = self._templates.get_template(template).render(data, shell=shell)
+        return HTMLResponse(text, status)
+
+    async def _unknown(self, request: Request) -> Response:
+        raise Refused(404, f"there is no page {request.url.path}")
+
+    async def _form(self, request: Request) -> list[tuple[str, str]]:
+        """The fields of a form of this console. Raises Refused."""
+        body = bytearray()
+        async with aclosing(request.stream()) as parts:
+            async for part in parts:
+                body += part
+                if len(body) > MAX_FORM_BYTES:
+                    raise Refused(413, f"a form has at most {MAX_FORM_BYTES} bytes")
+        try:
+            fields = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=1_000)
+        except ValueError as error:
+            raise Refused(400, f"this is not a form: {error}") from error
+        if not self._sessions.is_token(request.state.session, dict(fields).get("token", "")):
+            raise Refused(403, "the form is not of this session: open the page again and repeat")
+        return fields
+
+    # --- login ----------------------------------------------------------------------------------------------
+
+    async def _login_form(self, request: Request) -> Response:
+        if self._console.login is None:
+            raise Refused(404, "this console has no login")
+        return self._html(request, "login.html", "Log in", {"next": request.query_params.get("next", "")})
+
+    async def _login(self, request: Request) -> Response:
+        login = self._console.login
+        if login is None:
+            raise Refused(404, "this console has no login")
+        form = dict(await self._form(request))
+        if self._attempts.are_too_many:
+            raise Refused(429, "too many wrong passwords: wait a minute")
+        right = [
+            same_text(form.get("user", ""), login.user),
+            same_text(form.get("password", ""), login.password),
+        ]
+        if not all(right):
+            self._attempts.failed()
+            _log.warning("a log-in to the console failed")
+            raise Refused(403, "user or password is wrong")
+        self._sessions.end(request.state.session)
+        _log.info("%s logged in to the console", login.user)
+        return self._with_session(form.get("next", ""), self._sessions.begin(login.user))
+
+    async def _logout(self, request: Request) -> Response:
+        await self._form(request)
+        self._sessions.end(request.state.session)
+        return self._with_session(LOGIN, self._sessions.begin())
+
+    def _with_session(self, wanted: str, session: Session) -> Response:
+        response = RedirectResponse(_local(wanted), status_code=303)
+        name = cookie_name(self._console.settings)
+        response.headers["set-cookie"] = set_cookie(name, self._sessions.cookie(session))
+        return response
+
+
+def _local(wanted: str) -> str:
+    """A path of this console; the first page for anything else, such as another site's address."""
+    is_path = wanted.startswith("/") and not wanted.startswith(("//", "/\\")) and wanted.isprintable()
+    return wanted if is_path else "/"
+
+
+def _json(data: dict[str, Any], status: int = 200) -> Response:
+    return Response(msgspec.json.encode(data, enc_hook=str), status, media_type="application/json")
+
+
+def _status(error: Exception) -> int:
+    """The HTTP status of an error."""
+    if isinstance(error, Refused):
+        return error.status
+    if isinstance(error, WrongInput):
+        return 400
+    if isinstance(error, NoRoute | BrokerUnknown) or type(error) is ClientError:
+        return 404
+    return 502
+
+
+__all__ = ["Application"]

@@ -1,0 +1,15 @@
+"""The pages, each a module that makes the values of its page: plain values that templates and JSON show."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rmqkit_console.console import Page
+from rmqkit_console.pages import overview, topics
+
+ALL: Final = (
+    Page("/", "Overview", "overview.html", overview.overview),
+    Page("/broker", "Broker", "broker.html", overview.broker, is_main=False),
+    Page("/topics", "Topics", "topics.html", topics.topics),
+    Page("/topic", "Topic", "topic.html", topics.topic, is_main=False),
+)

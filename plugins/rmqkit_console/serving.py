@@ -1,0 +1,81 @@
+"""Serving of the pages by hypercorn, under trio."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+
+import trio
+from hypercorn.config import Config as HttpConfig
+from hypercorn.trio import serve as serve_http
+
+from rmqkit.client import Client
+from rmqkit.errors import ConfigError
+from rmqkit.plugin.address import Address
+from rmqkit_console.app import Application
+from rmqkit_console.console import Console
+from rmqkit_console.samples import Samples
+from rmqkit_console.settings import ConsoleSettings, address_of, login_of
+
+_log = logging.getLogger(__name__)
+_MAX_CONNECTIONS_WAITING = 64
+#: A browser that is silent for so long loses its connection.
+_IDLE_S = 30
+_GRACE_S = 2.0
+
+
+async def serve(client: Client, settings: ConsoleSettings, task_status: trio.TaskStatus[Address]) -> None:
+    """Serve the pages of the client's cluster until cancelled. The status is the address with the actual
+    port. Raises ConfigError for wrong settings and for an address that cannot be bound. When cancelled,
+    connections are closed, and what was being sent again is sent in part."""
+    wanted, login = address_of(settings), login_of(settings)
+    samples = Samples(lambda: client.admin, _now_ms)
+    console = Console(client=client, settings=settings, login=login, samples=samples, now_ms=_now_ms)
+    app = Application(console).asgi()
+    listener = _listening(wanted)
+    address = Address(wanted.scheme, *listener.getsockname()[:2])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(samples.run, settings.sample_interval_ms / 1000)
+        # The server closes what it listens on.
+        await nursery.start(serve_http, app, _http_config(listener.detach()))
+        _log.info("the console is at http://%s/", address)
+        task_status.started(address)
+
+
+def _http_config(descriptor: int) -> HttpConfig:
+    made = HttpConfig()
+    made.bind = [f"fd://{descriptor}"]
+    made.accesslog = None
+    made.errorlog = None
+    made.loglevel = "WARNING"
+    made.keep_alive_timeout = _IDLE_S
+    made.graceful_timeout = _GRACE_S
+    made.shutdown_timeout = _GRACE_S
+    made.include_server_header = False
+    made.h11_max_incomplete_size = 64 * 1024
+    return made
+
+
+def _listening(wanted: Address) -> socket.socket:
+    """A socket that listens. Raises ConfigError for an address that cannot be bound."""
+    family = socket.AF_INET6 if ":" in wanted.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((wanted.host, wanted.port))
+        made.listen(_MAX_CONNECTIONS_WAITING)
+    except OSError as error:
+        made.close()
+        raise ConfigError(
+            f"the console cannot listen on {wanted}: {error.strerror or error}; choose another with"
+            " --listen HOST:PORT"
+        ) from error
+    return made
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+__all__ = ["serve"]

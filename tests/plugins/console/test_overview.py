@@ -1,0 +1,81 @@
+"""The overview and the page of a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rmqkit.client import Client
+from rmqkit.testing.broker import running_namesrv
+from tests.plugins.console.asking import asking, console_of, http_of
+
+
+async def test_the_brokers_of_a_cluster(tmp_path: Path) -> None:
+    """Each is shown with its role, its address and its rates, in HTML and in JSON."""
+    async with asking(tmp_path) as ask:
+        await ask.console.samples.take()
+        await ask.console.samples.take()
+        address = str(ask.cluster.broker.address)
+        html = await ask.page("/")
+        assert "broker-a" in html
+        assert "<polyline" in html
+        values = await ask.values("/")
+        (broker,) = values["brokers"]
+        assert (broker["broker"], broker["number"], broker["answers"]) == ("broker-a", 0, True)
+        assert broker["cluster"] == "DefaultCluster"
+        assert broker["logBytes"] == 0
+        assert broker["slaves"] == []
+        assert address.endswith(broker["address"])
+        assert values["faults"] == []
+        assert [plot["lines"][0]["name"] for plot in values["plots"]] == ["broker-a", "broker-a"]
+
+
+async def test_a_page_that_loads_itself(tmp_path: Path) -> None:
+    """It does so only when asked, by an element that needs no script."""
+    async with asking(tmp_path) as ask:
+        assert "http-equiv" not in await ask.page("/")
+        assert '<meta http-equiv="refresh" content="10">' in await ask.page("/", refresh=10)
+        assert "give a number from 0 to 3600" in await ask.page("/", 400, refresh="x")
+
+
+async def test_a_cluster_without_brokers(tmp_path: Path) -> None:
+    """The page says that none is registered."""
+    async with (
+        running_namesrv(tmp_path, scheme="tcp") as namesrv,
+        Client(str(namesrv)) as client,
+        console_of(client) as console,
+        http_of(console) as http,
+    ):
+        await console.samples.take()
+        answer = await http.get("/")
+    assert answer.status_code == 200
+    assert "No broker is registered with" in answer.text
+    assert "No samples yet." in answer.text
+
+
+async def test_a_cluster_that_does_not_answer() -> None:
+    """The page says why; its status is that of a gateway."""
+    async with (
+        Client("127.0.0.1:1", connect_timeout_ms=100) as client,
+        console_of(client) as console,
+        http_of(console) as http,
+    ):
+        await console.samples.take()
+        answer = await http.get("/")
+        as_json = await http.get("/", headers={"accept": "application/json"})
+    assert answer.status_code == as_json.status_code == 502
+    assert "127.0.0.1:1" in answer.text
+    assert "127.0.0.1:1" in as_json.json()["error"]
+    assert [sample.rates for sample in console.samples.kept] == [{}]
+
+
+async def test_one_broker(tmp_path: Path) -> None:
+    """Its figures are those of its run-time table. An address that is none of the cluster's is not asked."""
+    async with asking(tmp_path) as ask:
+        address = (await ask.values("/"))["brokers"][0]["address"]
+        html = await ask.page("/broker", address=address)
+        assert "Broker broker-a" in html
+        values = await ask.values("/broker", address=address)
+        assert values["runtime"]["commitLogMaxOffset"] == "0"
+        assert {each["name"] for each in values["dispatchers"]} >= {"consume-queue", "index"}
+        assert "no broker of this cluster" in await ask.page("/broker", 400, address="127.0.0.1:1")
+        assert "address is missing" in await ask.page("/broker", 400)
