@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator
-from typing import Any
 
 import anyio
 
 from rmqkit.cli import copying, options, shown
 from rmqkit.cli.send import PRODUCER_GROUP
-from rmqkit.client import Client, ClientError, Message, NoRoute, PullConsumer, ReceivedMessage
+from rmqkit.client import Client, ClientError, NoRoute, PullConsumer, ReceivedMessage
+from rmqkit.client.cluster.copying import ORIGINAL, dead_letter_again
 from rmqkit.client.cluster.dead_letter_views import (
     RESEND_GROUP,
+    dead_letter_dict,
     dead_letters,
-    origin_id,
     origin_topic,
     reason,
 )
-from rmqkit.model import properties as props
-from rmqkit.model.names import dlq_topic, retry_topic
+from rmqkit.model.names import dlq_topic
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
-
-_ORIGINAL, _RETRY = "original", "retry"
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -45,7 +42,7 @@ def _arguments(parser: ArgumentParser) -> None:
         "original: the topic that the message was sent to, for all its groups (default); retry: the retry"
         " topic, for this group alone; or the name of a topic"
     )
-    add("--to", default=_ORIGINAL, metavar="WHERE", help=to)
+    add("--to", default=ORIGINAL, metavar="WHERE", help=to)
     options.add_rate(resend)
     add("--dry-run", action="store_true", help="list the messages and send nothing")
     for action in actions.choices.values():
@@ -91,7 +88,7 @@ async def _show(client: Client, arguments: Namespace) -> int:
                 break
             left = None if left is None else left - 1
             if arguments.json:
-                output.json_line(_described(message))
+                output.json_line(dead_letter_dict(message))
             else:
                 output.line(
                     f"{message.message_id} from {origin_topic(message) or '?'} {shown.message_text(message)}"
@@ -113,8 +110,9 @@ async def _resend(client: Client, arguments: Namespace) -> int:
         total = len(wanted) if wanted else copying.count(offsets)
         sending = copying.Sending(producer, arguments.rate, total)
         keeper = consumer if arguments.all and not arguments.dry_run else None
+        group, to = arguments.group, arguments.to
         chosen = (
-            copying.Again(message.message_id, message, _copy(message, arguments))
+            copying.Again(message.message_id, message, dead_letter_again(message, group, to))
             async for message in _chosen(consumer, offsets, wanted)
         )
         await copying.resend(chosen, sending, keeper, dry_run=arguments.dry_run)
@@ -148,32 +146,6 @@ async def _chosen(
             yield message
         if not every and not wanted:
             break
-
-
-def _target(message: ReceivedMessage, arguments: Namespace) -> str:
-    """The topic to which a dead letter goes. Raises ClientError when the message does not name its topic."""
-    if arguments.to == _RETRY:
-        return retry_topic(arguments.group)
-    topic = origin_topic(message) if arguments.to == _ORIGINAL else arguments.to
-    if topic is None:
-        raise ClientError(f"dead letter {message.message_id} does not name its topic: choose one with --to")
-    return str(topic)
-
-
-def _copy(message: ReceivedMessage, arguments: Namespace) -> Message:
-    added = {}
-    origin = origin_topic(message)
-    if arguments.to == _RETRY and origin is not None:
-        # Its consumers see the topic that the message was sent to.
-        added[props.RETRY_TOPIC] = origin
-    return copying.again(message, _target(message, arguments), added)
-
-
-def _described(message: ReceivedMessage) -> dict[str, Any]:
-    origin = {"originTopic": origin_topic(message), "originMessageId": origin_id(message)}
-    why = reason(message)
-    said = {} if why is None else {"cause": why.cause, "attempts": why.attempts, "error": why.error}
-    return origin | said | shown.message_dict(message)
 
 
 _ACTIONS = {"list": _list, "show": _show, "resend": _resend}

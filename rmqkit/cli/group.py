@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from typing import Any
 
 import anyio
 import msgspec
@@ -14,10 +13,12 @@ from rmqkit.client.cluster.group_admin import END_MS
 from rmqkit.client.cluster.group_views import (
     GroupChange,
     change_group,
+    connections_dict,
     delete_group,
     group_lag,
     group_summaries,
     group_view,
+    lag_dict,
     move_to_offset,
     move_to_time,
 )
@@ -178,7 +179,7 @@ async def _show(client: Client, arguments: Namespace) -> None:
                 "settings": msgspec.to_builtins(view.settings or {}),
                 "topics": view.lag_by_topic,
                 "lag": view.lag,
-                **_connections_dict(view.online),
+                **connections_dict(view.online),
             }
         )
         return
@@ -198,29 +199,7 @@ async def _lag(client: Client, arguments: Namespace) -> int:
     lag = await group_lag(client.groups, arguments.group, arguments.topic)
     beyond = lag.queues_beyond_end
     if arguments.json:
-        output.as_json(
-            {
-                "group": lag.group,
-                "lag": lag.total,
-                "queuesBeyondEnd": beyond,
-                "behindMs": lag.behind_ms,
-                "queues": [
-                    shown.queue_dict(queue)
-                    | {
-                        "committed": each.committed,
-                        "pulled": each.pulled,
-                        "end": each.end,
-                        "lag": each.lag,
-                        "inFlight": each.in_flight,
-                        "ready": each.ready,
-                        "beyondEnd": each.beyond,
-                        "behindMs": each.behind_ms,
-                        "lastConsumedTimestamp": each.last_consumed_ms,
-                    }
-                    for queue, each in lag.queues.items()
-                ],
-            }
-        )
+        output.as_json(lag_dict(lag))
     else:
         rows = [
             (
@@ -247,34 +226,9 @@ async def _lag(client: Client, arguments: Namespace) -> int:
 async def _connections(client: Client, arguments: Namespace) -> None:
     online = await client.groups.connections(arguments.group)
     if arguments.json:
-        output.as_json({"group": arguments.group} | _connections_dict(online))
+        output.as_json({"group": arguments.group} | connections_dict(online))
         return
     _print_connections(online)
-
-
-def _connections_dict(online: GroupConnections | None) -> dict[str, Any]:
-    if online is None:
-        return {"members": [], "subscriptions": {}}
-    return {
-        "consumeType": online.consume_type,
-        "messageModel": online.message_model,
-        "consumeFromWhere": online.consume_from_where,
-        "members": [
-            {
-                "clientId": each.client_id,
-                "address": each.address,
-                "language": each.language,
-                "version": each.version,
-                "versionName": version_text(each.version),
-                "brokers": list(each.brokers),
-            }
-            for each in online.members
-        ],
-        "subscriptions": {
-            topic: {"expression": each.sub_string, "type": each.expression_type or "TAG"}
-            for topic, each in online.subscriptions.items()
-        },
-    }
 
 
 def _print_connections(online: GroupConnections | None) -> None:

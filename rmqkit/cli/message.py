@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import AsyncIterator
-from typing import Any
 
 import anyio
 
@@ -13,7 +12,7 @@ from rmqkit.cli.send import PRODUCER_GROUP
 from rmqkit.client import Client, ReceivedMessage
 from rmqkit.client.cluster.admin import FOREVER_MS
 from rmqkit.client.cluster.group_admin import END_MS
-from rmqkit.client.cluster.message_views import MessageView, message_view, messages_by_id
+from rmqkit.client.cluster.message_views import MessageView, message_view, messages_by_id, view_dict
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
@@ -102,7 +101,7 @@ async def _get(client: Client, arguments: Namespace) -> int:
     for message in await messages_by_id(client.admin, arguments.id, arguments.topic):
         view = await message_view(client.admin, client.groups, message)
         if arguments.json:
-            found.append(_described(view))
+            found.append(view_dict(view))
         else:
             _print(view)
     if arguments.json:
@@ -122,31 +121,6 @@ async def _recall(client: Client, arguments: Namespace) -> int:
 
 
 _ACTIONS = {"get": _get, "find": _find, "recall": _recall}
-
-
-def _described(view: MessageView) -> dict[str, Any]:
-    """A message, its consumers and its trace in JSON."""
-    return shown.message_dict(view.message) | {
-        "consumers": [
-            {
-                "group": each.group,
-                "state": each.state.value,
-                "committed": each.committed,
-                "online": each.online,
-            }
-            for each in view.consumers
-        ],
-        "trace": [
-            {
-                "event": each.kind,
-                "timestamp": each.time_ms,
-                "group": each.group,
-                "costMs": each.cost_ms,
-                "success": each.success,
-            }
-            for each in view.events
-        ],
-    }
 
 
 def _print(view: MessageView) -> None:

@@ -9,7 +9,8 @@
         topics = await client.admin.topics()
 
 The modules `broker_views`, `dead_letter_views`, `group_views`, `message_views` and `topic_views`, and
-`Examination`, show a cluster as plain values, for pages and gauges.
+`Examination`, show a cluster as plain values, for pages and gauges; `copying` reads parts of topics and sends
+messages again.
 
 `BlockingClient` is the same for scripts without an event loop. Every error is a `ClientError` or another
 `RmqError`; its text names the address, the answer's code and remark, and what to do next.
@@ -23,7 +24,14 @@ from rmqkit.client.blocking_consumers import (
     BlockingPushConsumer,
 )
 from rmqkit.client.client import Client
-from rmqkit.client.cluster import broker_views, dead_letter_views, group_views, message_views, topic_views
+from rmqkit.client.cluster import (
+    broker_views,
+    copying,
+    dead_letter_views,
+    group_views,
+    message_views,
+    topic_views,
+)
 from rmqkit.client.cluster.access_admin import AccessAdmin, Explanation
 from rmqkit.client.cluster.admin import Admin, QueueStats
 from rmqkit.client.cluster.diagnosis import Finding
@@ -139,6 +147,7 @@ __all__ = [
     "Transaction",
     "TransactionState",
     "broker_views",
+    "copying",
     "dead_letter_views",
     "filter_class",
     "group_views",

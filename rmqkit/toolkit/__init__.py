@@ -27,6 +27,6 @@ Its modules build on the interfaces of `rmqkit.plugin`:
     signing           signs the requests of a client, or of a server to another one
     sockets           accepted sockets of the operating system, for transports
     system_clock      wall-clock time outside tests
-    times           texts for points in time and spans
+    times             texts for points in time and spans
     unsaved           waits for topics and groups that are being created
 """

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from rmqkit_console.console import Page
-from rmqkit_console.pages import overview, topics
+from rmqkit_console.pages import groups, messages, overview, topics
 
 ALL: Final = (
     Page("/", "Overview", "overview.html", overview.overview),
     Page("/broker", "Broker", "broker.html", overview.broker, is_main=False),
     Page("/topics", "Topics", "topics.html", topics.topics),
     Page("/topic", "Topic", "topic.html", topics.topic, is_main=False),
+    Page("/groups", "Groups", "groups.html", groups.groups),
+    Page("/group", "Group", "group.html", groups.group, is_main=False),
+    Page("/messages", "Messages", "messages.html", messages.messages),
+    Page("/message", "Message", "message.html", messages.message, is_main=False),
 )

@@ -3,10 +3,13 @@ one."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from attrs import frozen
 
 from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin
+from rmqkit.client.cluster.message_views import message_dict
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.model import properties as props
 from rmqkit.model.names import DLQ_PREFIX
@@ -92,3 +95,11 @@ def origin_id(message: ReceivedMessage) -> str | None:
     return message.properties.get(props.DLQ_ORIGIN_MESSAGE_ID) or message.properties.get(
         props.ORIGIN_MESSAGE_ID
     )
+
+
+def dead_letter_dict(message: ReceivedMessage) -> dict[str, Any]:
+    """A dead letter in JSON: the message, where it was sent to, and why it is one."""
+    origin = {"originTopic": origin_topic(message), "originMessageId": origin_id(message)}
+    why = reason(message)
+    said = {} if why is None else {"cause": why.cause, "attempts": why.attempts, "error": why.error}
+    return origin | said | message_dict(message)

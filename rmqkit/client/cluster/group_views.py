@@ -5,7 +5,8 @@ The functions raise as `Admin` and `GroupAdmin` do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import attrs
 import msgspec
@@ -13,12 +14,14 @@ from attrs import frozen
 
 from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin, GroupConnections, Progress
+from rmqkit.client.cluster.message_views import queue_dict
 from rmqkit.client.cluster.side_by_side import side_by_side
 from rmqkit.errors import ClientError, NoRoute
 from rmqkit.model.attributes import PAUSED, AttributeFault, parse
 from rmqkit.model.names import PRESET_GROUPS, dlq_topic, is_system_group, retry_topic
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.topic import GroupRetryPolicy, SubscriptionGroupConfig
+from rmqkit.protocol.codes import version_text
 
 
 @frozen(kw_only=True)
@@ -121,12 +124,70 @@ def total_lag(progress: Mapping[MessageQueue, Progress]) -> int:
     return sum(each.lag for each in progress.values())
 
 
-async def group_summaries(groups: GroupAdmin, *, system: bool = False) -> list[GroupSummary]:
-    """All groups, sorted; with `system` also those of RocketMQ itself."""
+def lag_dict(lag: GroupLag) -> dict[str, Any]:
+    """How far a group is behind in JSON."""
+    return {
+        "group": lag.group,
+        "lag": lag.total,
+        "queuesBeyondEnd": lag.queues_beyond_end,
+        "behindMs": lag.behind_ms,
+        "queues": [
+            queue_dict(queue)
+            | {
+                "committed": each.committed,
+                "pulled": each.pulled,
+                "end": each.end,
+                "lag": each.lag,
+                "inFlight": each.in_flight,
+                "ready": each.ready,
+                "beyondEnd": each.beyond,
+                "behindMs": each.behind_ms,
+                "lastConsumedTimestamp": each.last_consumed_ms,
+            }
+            for queue, each in lag.queues.items()
+        ],
+    }
+
+
+def connections_dict(online: GroupConnections | None) -> dict[str, Any]:
+    """The online members of a group and its subscriptions in JSON."""
+    if online is None:
+        return {"members": [], "subscriptions": {}}
+    return {
+        "consumeType": online.consume_type,
+        "messageModel": online.message_model,
+        "consumeFromWhere": online.consume_from_where,
+        "members": [
+            {
+                "clientId": each.client_id,
+                "address": each.address,
+                "language": each.language,
+                "version": each.version,
+                "versionName": version_text(each.version),
+                "brokers": list(each.brokers),
+            }
+            for each in online.members
+        ],
+        "subscriptions": {
+            topic: {"expression": each.sub_string, "type": each.expression_type or "TAG"}
+            for topic, each in online.subscriptions.items()
+        },
+    }
+
+
+async def group_names(groups: GroupAdmin, *, system: bool = False) -> list[str]:
+    """The names of all groups, sorted; with `system` also those of RocketMQ itself."""
+    return [group for group in await groups.configs() if system or not _is_preset(group)]
+
+
+async def group_summaries(
+    groups: GroupAdmin, *, system: bool = False, only: Collection[str] | None = None
+) -> list[GroupSummary]:
+    """All groups, sorted, or those named in `only`; with `system` also those of RocketMQ itself."""
     known = {
         group: tuple(configs)
         for group, configs in (await groups.configs()).items()
-        if system or not (is_system_group(group) or group in PRESET_GROUPS)
+        if (group in only if only is not None else system or not _is_preset(group))
     }
 
     async def summary(group: str) -> GroupSummary:
@@ -281,3 +342,7 @@ def _moves(before: Mapping[MessageQueue, Progress], after: Mapping[MessageQueue,
 
 def _unknown(group: str) -> ClientError:
     return ClientError(f"no broker knows group {group!r}; `rmqkit group list` lists the groups")
+
+
+def _is_preset(group: str) -> bool:
+    return is_system_group(group) or group in PRESET_GROUPS

@@ -86,6 +86,31 @@ def message_dict(message: ReceivedMessage) -> dict[str, Any]:
     }
 
 
+def view_dict(view: MessageView) -> dict[str, Any]:
+    """A message, its consumers and its trace in JSON."""
+    return message_dict(view.message) | {
+        "consumers": [
+            {
+                "group": each.group,
+                "state": each.state.value,
+                "committed": each.committed,
+                "online": each.online,
+            }
+            for each in view.consumers
+        ],
+        "trace": [
+            {
+                "event": each.kind,
+                "timestamp": each.time_ms,
+                "group": each.group,
+                "costMs": each.cost_ms,
+                "success": each.success,
+            }
+            for each in view.events
+        ],
+    }
+
+
 async def message_view(admin: Admin, groups: GroupAdmin, message: ReceivedMessage) -> MessageView:
     """What the cluster tells about a message."""
     return MessageView(message, await _consumers(groups, message), await _traced(admin, message))

@@ -70,7 +70,7 @@ def http_of(console: Console) -> httpx.AsyncClient:
 async def asking(directory: Path, **settings: Any) -> AsyncIterator[Asking]:
     """A cluster with a console before it."""
     async with (
-        running_cluster(directory) as cluster,
+        running_cluster(directory, enablePropertyFilter=True) as cluster,
         Client(cluster.namesrv_text, connect=cluster.connect) as client,
         console_of(client, **settings) as console,
         http_of(console) as http,
