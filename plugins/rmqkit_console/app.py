@@ -18,10 +18,12 @@ from starlette.types import ASGIApp
 
 from rmqkit.client import BrokerUnknown, ClientError, NoRoute, RmqError
 from rmqkit_console import pages
-from rmqkit_console.console import Asked, Console, Page, WrongInput
+from rmqkit_console.console import Asked, Console, Page
 from rmqkit_console.guard import LOGIN, Guard, cookie_name, set_cookie, wants_json
+from rmqkit_console.pages import dead_letters
 from rmqkit_console.rendering import FOLDER, environment
 from rmqkit_console.sessions import Attempts, Session, Sessions, same_text
+from rmqkit_console.wrong_input import WrongInput
 
 _log = logging.getLogger(__name__)
 #: Size of a form.
@@ -54,6 +56,7 @@ class Application:
             Route(LOGIN, self._answering("Log in", self._login_form)),
             Route(LOGIN, self._answering("Log in", self._login), methods=["POST"]),
             Route("/logout", self._answering("Log out", self._logout), methods=["POST"]),
+            Route("/dead-letters/resend", self._answering("Send again", self._resend), methods=["POST"]),
             Mount("/static", StaticFiles(directory=FOLDER / "static")),
             Route("/{path:path}", self._answering("Not found", self._unknown)),
         ]
@@ -121,6 +124,13 @@ class Application:
         if not self._sessions.is_token(request.state.session, dict(fields).get("token", "")):
             raise Refused(403, "the form is not of this session: open the page again and repeat")
         return fields
+
+    async def _resend(self, request: Request) -> Response:
+        fields = await self._form(request)
+        if not self._console.settings.allow_writes:
+            raise Refused(403, "this console only reads: start it with --allow-writes to send again")
+        dead_letters.begin(self._console, fields, request.state.session.user)
+        return RedirectResponse("/resends", status_code=303)
 
     # --- login ----------------------------------------------------------------------------------------------
 

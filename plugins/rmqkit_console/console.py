@@ -9,15 +9,13 @@ from attrs import frozen
 
 from rmqkit.client import Client
 from rmqkit.toolkit.times import moment_ms
+from rmqkit_console.resending import Resends
 from rmqkit_console.samples import Samples
 from rmqkit_console.settings import ConsoleSettings, Login
+from rmqkit_console.wrong_input import WrongInput
 
 #: Texts of forms and addresses that are longer are refused.
 MAX_TEXT = 4_000
-
-
-class WrongInput(ValueError):
-    """What was asked for cannot be: its text says what may be asked."""
 
 
 @frozen(kw_only=True)
@@ -28,6 +26,7 @@ class Console:
     settings: ConsoleSettings
     login: Login | None
     samples: Samples
+    resends: Resends
     now_ms: Callable[[], int]
 
 

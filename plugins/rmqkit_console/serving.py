@@ -15,6 +15,7 @@ from rmqkit.errors import ConfigError
 from rmqkit.plugin.address import Address
 from rmqkit_console.app import Application
 from rmqkit_console.console import Console
+from rmqkit_console.resending import Resends
 from rmqkit_console.samples import Samples
 from rmqkit_console.settings import ConsoleSettings, address_of, login_of
 
@@ -31,11 +32,15 @@ async def serve(client: Client, settings: ConsoleSettings, task_status: trio.Tas
     connections are closed, and what was being sent again is sent in part."""
     wanted, login = address_of(settings), login_of(settings)
     samples = Samples(lambda: client.admin, _now_ms)
-    console = Console(client=client, settings=settings, login=login, samples=samples, now_ms=_now_ms)
+    resends = Resends(client, _now_ms)
+    console = Console(
+        client=client, settings=settings, login=login, samples=samples, resends=resends, now_ms=_now_ms
+    )
     app = Application(console).asgi()
     listener = _listening(wanted)
     address = Address(wanted.scheme, *listener.getsockname()[:2])
     async with trio.open_nursery() as nursery:
+        await nursery.start(resends.run)
         nursery.start_soon(samples.run, settings.sample_interval_ms / 1000)
         # The server closes what it listens on.
         await nursery.start(serve_http, app, _http_config(listener.detach()))

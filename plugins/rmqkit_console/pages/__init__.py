@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rmqkit_console.console import Page
-from rmqkit_console.pages import groups, messages, overview, topics
+from rmqkit_console.pages import backlogs, dead_letters, groups, messages, overview, settings, topics
 
 ALL: Final = (
     Page("/", "Overview", "overview.html", overview.overview),
@@ -16,4 +16,8 @@ ALL: Final = (
     Page("/group", "Group", "group.html", groups.group, is_main=False),
     Page("/messages", "Messages", "messages.html", messages.messages),
     Page("/message", "Message", "message.html", messages.message, is_main=False),
+    Page("/dead-letters", "Dead letters", "dead_letters.html", dead_letters.dead_letters),
+    Page("/resends", "Sent again", "resends.html", dead_letters.resends, is_main=False),
+    Page("/backlogs", "Backlogs", "backlogs.html", backlogs.backlogs),
+    Page("/settings", "Settings", "settings.html", settings.settings),
 )

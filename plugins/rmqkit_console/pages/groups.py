@@ -44,7 +44,7 @@ async def group(console: Console, asked: Asked) -> dict[str, Any]:
     Raises ClientError when no broker knows it."""
     admin, name = console.client.groups, asked.needed("group")
     view = await group_views.group_view(admin, name)
-    lag = {"lag": view.lag, "behindMs": None, "queuesBeyondEnd": 0, "queues": []}
+    lag: dict[str, Any] = {"lag": view.lag, "behindMs": None, "queuesBeyondEnd": 0, "queues": []}
     if view.progress:
         try:
             lag = group_views.lag_dict(await group_views.group_lag(admin, name))

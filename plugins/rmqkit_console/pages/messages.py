@@ -9,8 +9,9 @@ import trio
 
 from rmqkit.client import ClientError, MessageQueue, ReceivedMessage, copying, message_views
 from rmqkit.model.subscription import SQL92, TAG
-from rmqkit_console.console import Asked, Console, WrongInput
+from rmqkit_console.console import Asked, Console
 from rmqkit_console.pages import bodies
+from rmqkit_console.wrong_input import WrongInput
 
 #: Messages on a page, by default and at most.
 DEFAULT_SHOWN, MAX_SHOWN = 32, 200

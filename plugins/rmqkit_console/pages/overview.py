@@ -10,10 +10,11 @@ import msgspec
 
 from rmqkit.client import RmqError, broker_views
 from rmqkit.model.replication import ReplicationStatus
-from rmqkit_console.console import Asked, Console, WrongInput
+from rmqkit_console.console import Asked, Console
 from rmqkit_console.pages.side_by_side import side_by_side
 from rmqkit_console.plot import Plot, plot
 from rmqkit_console.samples import Rates, Sample, rates_of
+from rmqkit_console.wrong_input import WrongInput
 
 _MASTER = 0
 #: Seconds between two loads of a page that refreshes itself.

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import trio
 from attrs import frozen
 
 from rmqkit.client import Client
 from rmqkit.testing.broker import Cluster, running_cluster
 from rmqkit_console.app import Application
 from rmqkit_console.console import Console
+from rmqkit_console.resending import Resends
 from rmqkit_console.samples import Samples
 from rmqkit_console.settings import ConsoleSettings, Login
 
@@ -57,7 +59,18 @@ async def console_of(client: Client, **settings: Any) -> AsyncIterator[Console]:
     given = ConsoleSettings(**settings)
     login = Login(given.user, SECRET) if given.user else None
     samples = Samples(lambda: client.admin, lambda: NOW_MS)
-    yield Console(client=client, settings=given, login=login, samples=samples, now_ms=lambda: NOW_MS)
+    resends = Resends(client, lambda: NOW_MS)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(resends.run)
+        yield Console(
+            client=client,
+            settings=given,
+            login=login,
+            samples=samples,
+            resends=resends,
+            now_ms=lambda: NOW_MS,
+        )
+        nursery.cancel_scope.cancel()
 
 
 def http_of(console: Console) -> httpx.AsyncClient:

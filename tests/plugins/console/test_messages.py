@@ -109,7 +109,7 @@ async def test_texts_of_strangers_are_escaped(tmp_path: Path) -> None:
             await ask.page("/messages", topic="Orders", key=SCRIPT),
             await ask.page("/messages", topic="Orders", tag=SCRIPT),
             await ask.page("/message", **where),
-            await ask.page("/message", **where, **{"as": "hex"}),
+            await ask.page("/message", **where | {"as": "hex"}),
         ):
             assert "<script" not in html
             assert "<b>" not in html
