@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
+import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -28,6 +29,8 @@ from rmqkit_console.wrong_input import WrongInput
 _log = logging.getLogger(__name__)
 #: Size of a form.
 MAX_FORM_BYTES = 64 * 1024
+#: Pages that ask the cluster at the same time; further ones wait.
+MAX_PAGES = 8
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -48,6 +51,7 @@ class Application:
         self._templates = environment()
         self._sessions = Sessions(console.now_ms)
         self._attempts = Attempts(console.now_ms)
+        self._limiter = trio.CapacityLimiter(MAX_PAGES)
 
     def asgi(self) -> ASGIApp:
         """The application behind its guard."""
@@ -66,7 +70,8 @@ class Application:
 
     def _page(self, page: Page) -> Handler:
         async def show(request: Request) -> Response:
-            data = await page.view(self._console, Asked(request.query_params))
+            async with self._limiter:
+                data = await page.view(self._console, Asked(request.query_params))
             if wants_json(request):
                 return _json(data)
             return self._html(request, page.template, page.title, data)

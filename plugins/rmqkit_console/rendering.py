@@ -42,8 +42,8 @@ def number_text(value: int | None) -> str:
 
 def rate_text(value: float | None) -> str:
     """A rate with as many digits as tell something."""
-    if value is None:
-        return "-"
+    if value is None or value == 0:
+        return "-" if value is None else "0"
     return f"{value:.1f}" if value < 100 else number_text(round(value))
 
 

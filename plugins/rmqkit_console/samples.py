@@ -52,10 +52,14 @@ class Samples:
             found = await broker_views.broker_states(self._admin())
         except RmqError as error:
             _log.debug("no sample: %s", error)
-            self._kept.append(Sample(self._now_ms(), {}))
+            self.keep(Sample(self._now_ms(), {}))
             return
         rates = {each.broker: rates_of(each.runtime) for each in found.states[:MAX_BROKERS]}
-        self._kept.append(Sample(self._now_ms(), rates))
+        self.keep(Sample(self._now_ms(), rates))
+
+    def keep(self, sample: Sample) -> None:
+        """Add a sample; the oldest one may be forgotten."""
+        self._kept.append(sample)
 
     async def run(self, interval_s: float) -> None:
         """Take samples until cancelled."""

@@ -30,18 +30,27 @@ async def serve(client: Client, settings: ConsoleSettings, task_status: trio.Tas
     """Serve the pages of the client's cluster until cancelled. The status is the address with the actual
     port. Raises ConfigError for wrong settings and for an address that cannot be bound. When cancelled,
     connections are closed, and what was being sent again is sent in part."""
-    wanted, login = address_of(settings), login_of(settings)
-    samples = Samples(lambda: client.admin, _now_ms)
-    resends = Resends(client, _now_ms)
     console = Console(
-        client=client, settings=settings, login=login, samples=samples, resends=resends, now_ms=_now_ms
+        client=client,
+        settings=settings,
+        login=login_of(settings),
+        samples=Samples(lambda: client.admin, _now_ms),
+        resends=Resends(client, _now_ms),
+        now_ms=_now_ms,
     )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(console.resends.run)
+        nursery.start_soon(console.samples.run, settings.sample_interval_ms / 1000)
+        await serve_pages(console, task_status)
+
+
+async def serve_pages(console: Console, task_status: trio.TaskStatus[Address]) -> None:
+    """Serve a console whose samples and resends run elsewhere. Raises as `serve`."""
+    wanted = address_of(console.settings)
     app = Application(console).asgi()
     listener = _listening(wanted)
     address = Address(wanted.scheme, *listener.getsockname()[:2])
     async with trio.open_nursery() as nursery:
-        await nursery.start(resends.run)
-        nursery.start_soon(samples.run, settings.sample_interval_ms / 1000)
         # The server closes what it listens on.
         await nursery.start(serve_http, app, _http_config(listener.detach()))
         _log.info("the console is at http://%s/", address)
