@@ -16,6 +16,7 @@ messages again.
 `RmqError`; its text names the address, the answer's code and remark, and what to do next.
 """
 
+from rmqkit.client import codecs
 from rmqkit.client.blocking import BlockingClient, BlockingProducer, BlockingTransaction
 from rmqkit.client.blocking_consumers import (
     BlockingLitePullConsumer,
@@ -23,6 +24,7 @@ from rmqkit.client.blocking_consumers import (
     BlockingPullConsumer,
     BlockingPushConsumer,
 )
+from rmqkit.client.blocking_topic import BlockingTopic
 from rmqkit.client.client import Client
 from rmqkit.client.cluster import (
     broker_views,
@@ -37,6 +39,7 @@ from rmqkit.client.cluster.admin import Admin, QueueStats
 from rmqkit.client.cluster.diagnosis import Finding
 from rmqkit.client.cluster.examination import Examination
 from rmqkit.client.cluster.group_admin import GroupAdmin, GroupConnections, GroupMemberInfo, Progress
+from rmqkit.client.codecs import Codec
 from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.lease import Lease
@@ -58,6 +61,7 @@ from rmqkit.client.producing.transaction_state import TransactionState
 from rmqkit.client.producing.transactions import Transaction
 from rmqkit.client.relay import Relay
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerOptions
+from rmqkit.client.topic import Topic
 from rmqkit.errors import (
     BrokerError,
     BrokerUnknown,
@@ -88,6 +92,7 @@ __all__ = [
     "BlockingProducer",
     "BlockingPullConsumer",
     "BlockingPushConsumer",
+    "BlockingTopic",
     "BlockingTransaction",
     "BrokerError",
     "BrokerUnknown",
@@ -97,6 +102,7 @@ __all__ = [
     "ClientErrorCode",
     "ClientKeywords",
     "ClientSettings",
+    "Codec",
     "ConnectFailed",
     "ConnectionLost",
     "DeadLetter",
@@ -144,9 +150,11 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "TooManyFailures",
+    "Topic",
     "Transaction",
     "TransactionState",
     "broker_views",
+    "codecs",
     "copying",
     "dead_letter_views",
     "filter_class",

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 import anyio
 
@@ -29,10 +29,12 @@ from rmqkit.client.blocking_consumers import (
     BlockingRawReader,
 )
 from rmqkit.client.blocking_faces import Face, Opened, called, derived
+from rmqkit.client.blocking_topic import BlockingTopic
 from rmqkit.client.client import Client
 from rmqkit.client.cluster.access_admin import AccessAdmin
 from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin
+from rmqkit.client.codecs import Body, Codec, Value
 from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import LitePullKeywords, PushKeywords, Subscribe
@@ -42,6 +44,7 @@ from rmqkit.client.consumer.push_consumer import PushConsumer
 from rmqkit.client.hooks import CallHook, ClientHook
 from rmqkit.client.producing.async_sends import AsyncSends
 from rmqkit.client.producing.producer import Producer
+from rmqkit.client.producing.send_options import SendKeywords
 from rmqkit.client.producing.send_result import SendResult
 from rmqkit.client.producing.transaction_state import Check, TransactionState
 from rmqkit.client.producing.transactions import Transaction
@@ -49,6 +52,7 @@ from rmqkit.client.routing.discovery import NameServerSource
 from rmqkit.client.settings import ClientKeywords, ProducerKeywords
 from rmqkit.config import Config
 from rmqkit.errors import ClientError
+from rmqkit.model.message import Message
 
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
@@ -160,47 +164,122 @@ class BlockingClient:
         self._opened()
         return BlockingAccessAdmin(self, self._client.access)
 
+    @overload
+    def topic(
+        self, topic: str, kind: type[Value], *, group: str | None = None, **options: Unpack[ProducerKeywords]
+    ) -> BlockingTopic[Value]: ...
+    @overload
+    def topic(
+        self,
+        topic: str,
+        kind: Any = None,
+        *,
+        codec: Codec[Value],
+        group: str | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> BlockingTopic[Value]: ...
+    def topic(
+        self,
+        topic: str,
+        kind: Any = None,
+        *,
+        codec: Any = None,
+        group: str | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> BlockingTopic[Any]:
+        """A topic whose messages have values of one type; see `Client.topic`."""
+        return BlockingTopic(self, self._client.topic(topic, kind, codec=codec, group=group, **options))
+
+    @overload
     def producer(
         self, group: str, *, check: Check | None = None, **options: Unpack[ProducerKeywords]
-    ) -> BlockingProducer:
+    ) -> BlockingProducer: ...
+    @overload
+    def producer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Body],
+        check: Check | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> BlockingProducer[Body]: ...
+    def producer(
+        self,
+        group: str,
+        *,
+        codec: Any = None,
+        check: Check | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> BlockingProducer[Any]:
         """A producer, to be opened with `with`; see `Client.producer`."""
         self._opened()
-        return BlockingProducer(self, self._client.producer(group, check=check, **options))
+        return BlockingProducer(self, self._client.producer(group, codec=codec, check=check, **options))
 
     def push_consumer(
-        self, group: str, *, subscribe: Subscribe, **options: Unpack[PushKeywords]
+        self,
+        group: str,
+        *,
+        subscribe: Subscribe,
+        codec: Codec[Any] | None = None,
+        **options: Unpack[PushKeywords],
     ) -> BlockingPushConsumer:
         """A member of a consumer group; see `Client.push_consumer`."""
 
         async def make() -> PushConsumer:
-            return self._client.push_consumer(group, subscribe=subscribe, **options)
+            return self._client.push_consumer(group, subscribe=subscribe, codec=codec, **options)
 
         return BlockingPushConsumer(self, self.run(make))
 
     def pop_consumer(
-        self, group: str, *, subscribe: Subscribe, **options: Unpack[PopKeywords]
+        self,
+        group: str,
+        *,
+        subscribe: Subscribe,
+        codec: Codec[Any] | None = None,
+        **options: Unpack[PopKeywords],
     ) -> BlockingPopConsumer:
         """A member of a consumer group that leases messages; see `Client.pop_consumer`."""
 
         async def make() -> PopConsumer:
-            return self._client.pop_consumer(group, subscribe=subscribe, **options)
+            return self._client.pop_consumer(group, subscribe=subscribe, codec=codec, **options)
 
         return BlockingPopConsumer(self, self.run(make))
 
+    @overload
     def lite_pull_consumer(
         self, group: str, *, subscribe: Subscribe | None = None, **options: Unpack[LitePullKeywords]
-    ) -> BlockingLitePullConsumer:
+    ) -> BlockingLitePullConsumer: ...
+    @overload
+    def lite_pull_consumer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Value],
+        subscribe: Subscribe | None = None,
+        **options: Unpack[LitePullKeywords],
+    ) -> BlockingLitePullConsumer[Value]: ...
+    def lite_pull_consumer(
+        self,
+        group: str,
+        *,
+        codec: Any = None,
+        subscribe: Subscribe | None = None,
+        **options: Unpack[LitePullKeywords],
+    ) -> BlockingLitePullConsumer[Any]:
         """A lite pull consumer, to be opened with `with`; see `Client.lite_pull_consumer`."""
 
-        async def make() -> LitePullConsumer:
-            return self._client.lite_pull_consumer(group, subscribe=subscribe, **options)
+        async def make() -> LitePullConsumer[Any]:
+            return self._client.lite_pull_consumer(group, codec=codec, subscribe=subscribe, **options)
 
         return BlockingLitePullConsumer(self, self.run(make))
 
-    def pull_consumer(self, group: str, *, bad_records: BadRecords = "dead_letter") -> BlockingPullConsumer:
+    def pull_consumer(
+        self, group: str, *, bad_records: BadRecords = "dead_letter", codec: Codec[Any] | None = None
+    ) -> BlockingPullConsumer:
         """A pull consumer, to be opened with `with`; see `Client.pull_consumer`."""
         self._opened()
-        return BlockingPullConsumer(self, self._client.pull_consumer(group, bad_records=bad_records))
+        inner = self._client.pull_consumer(group, bad_records=bad_records, codec=codec)
+        return BlockingPullConsumer(self, inner)
 
     def raw_reader(self, group: str) -> BlockingRawReader:
         """A reader of undecoded records (`Client.raw_reader`)."""
@@ -408,10 +487,10 @@ def begun(
     return call
 
 
-class BlockingProducer(Opened[Producer]):
+class BlockingProducer(Opened[Producer[Body]], Generic[Body]):
     """`Producer` for threads: every method takes the same arguments and raises the same."""
 
-    def __init__(self, client: BlockingClient, inner: Producer) -> None:
+    def __init__(self, client: BlockingClient, inner: Producer[Body]) -> None:
         super().__init__(client, inner)
         self._sends = AsyncSends(inner, client.call_soon, lambda: client.in_loop_thread)
 
@@ -423,11 +502,31 @@ class BlockingProducer(Opened[Producer]):
             super().close()
             self._sends.wait()
 
-    send_async = started(Producer.send)
-    send = derived(Producer.send)
-    send_oneway = derived(Producer.send_oneway)
+    if TYPE_CHECKING:
+        # Derived methods do not know the type of the producer's values.
+        def send_async(
+            self, message: Message | str, body: Body | None = None, **keywords: Unpack[SendKeywords]
+        ) -> Future[SendResult]: ...
+        def send(
+            self, message: Message | str, body: Body | None = None, **keywords: Unpack[SendKeywords]
+        ) -> SendResult: ...
+        def send_oneway(
+            self, message: Message | str, body: Body | None = None, **keywords: Unpack[SendKeywords]
+        ) -> str: ...
+        def transaction(
+            self,
+            message: Message | str,
+            body: Body | None = None,
+            *,
+            check: Check | None = None,
+            **keywords: Unpack[SendKeywords],
+        ) -> BlockingTransaction: ...
+    else:
+        send_async = started(Producer.send)
+        send = derived(Producer.send)
+        send_oneway = derived(Producer.send_oneway)
+        transaction = begun(Producer.transaction)
     send_batch = derived(Producer.send_batch)
     send_packed = derived(Producer.send_packed)
     recall = derived(Producer.recall)
     queues = derived(Producer.queues)
-    transaction = begun(Producer.transaction)

@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import anyio
 
 from rmqkit.client.blocking_faces import Face, LoopThread, Opened, call_in_loop, called, derived, each_of
+from rmqkit.client.codecs import Value
 from rmqkit.client.consumer.delivery import Batch, Delivery, Handling
 from rmqkit.client.consumer.handler_consumer import Handler, HandlerConsumer
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
@@ -178,7 +179,7 @@ class BlockingPopConsumer(BlockingHandlerConsumer[PopConsumer]):
     dead_letter = derived(PopConsumer.dead_letter)
 
 
-class BlockingLitePullConsumer(Opened[LitePullConsumer]):
+class BlockingLitePullConsumer(Opened[LitePullConsumer[Value]], Generic[Value]):
     """`LitePullConsumer` for threads: every method takes the same arguments and raises the same. Iterating
     over it yields messages."""
 
@@ -210,7 +211,8 @@ class BlockingLitePullConsumer(Opened[LitePullConsumer]):
         """The queues that are not read for now (`LitePullConsumer.paused`)."""
         return self._inner.paused
 
-    def __iter__(self) -> Generator[ReceivedMessage, None, None]:
+    def __iter__(self) -> Generator[ReceivedMessage[Value], None, None]:
+        """Messages until the consumer is stopped. The iteration opens a consumer that is not open yet."""
         return each_of(self._client, self._inner)
 
 

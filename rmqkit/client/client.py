@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
-from typing import Unpack
+from typing import Any, Unpack, overload
 
 import anyio
 
 from rmqkit.client.cluster.access_admin import AccessAdmin
 from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin
+from rmqkit.client.codecs import Body, Codec, Value, codec_of
 from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
 from rmqkit.client.consumer.options import (
@@ -36,6 +37,7 @@ from rmqkit.client.relay import Relay
 from rmqkit.client.routing.discovery import NameServerSource, name_server_source
 from rmqkit.client.server_requests import ServerRequests
 from rmqkit.client.settings import ClientKeywords, ClientSettings, ProducerKeywords, ProducerOptions
+from rmqkit.client.topic import Topic
 from rmqkit.config import Config
 from rmqkit.config import load as load_config
 from rmqkit.errors import ClientError
@@ -217,12 +219,70 @@ class Client:
         """What answers requests of brokers to this client, by code and by group."""
         return self._opened().requests
 
-    @in_namespace
+    @overload
+    def topic(
+        self, topic: str, kind: type[Value], *, group: str | None = None, **options: Unpack[ProducerKeywords]
+    ) -> Topic[Value]: ...
+    @overload
+    def topic(
+        self,
+        topic: str,
+        kind: Any = None,
+        *,
+        codec: Codec[Value],
+        group: str | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> Topic[Value]: ...
+    def topic(
+        self,
+        topic: str,
+        kind: Any = None,
+        *,
+        codec: Codec[Any] | None = None,
+        group: str | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> Topic[Any]:
+        """A topic whose messages have values of one type, to be sent and received:
+
+            async with client.topic("Orders", Order) as orders:
+                await orders.send(Order("order-7", 20), keys=["order-7"])
+
+        kind   the type; `codec_of` chooses its codec
+        codec  another codec
+        group  that of its producer; default: the name of the topic
+
+        The other keywords are those of `ProducerOptions`. Raises ClientError for an illegal name, a type that
+        cannot be decoded, and without both; MissingExtra when the package of the type is missing.
+        """
+        if codec is None and kind is None:
+            raise ClientError("a topic needs the type of its values, or a codec")
+        chosen = codec_of(kind) if codec is None else codec
+        return Topic(self, topic, chosen, lambda: self.producer(group or topic, codec=chosen, **options))
+
+    @overload
     def producer(
         self, group: str, *, check: Check | None = None, **options: Unpack[ProducerKeywords]
-    ) -> Producer:
+    ) -> Producer: ...
+    @overload
+    def producer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Body],
+        check: Check | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> Producer[Body]: ...
+    def producer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Any] | None = None,
+        check: Check | None = None,
+        **options: Unpack[ProducerKeywords],
+    ) -> Producer[Any]:
         """A producer, to be opened with `async with`; the other keywords are those of `ProducerOptions`.
 
+        codec  encodes what is sent, see `rmqkit.client.codecs`; default: bodies are bytes
         check  tells the outcome of a transaction of the group (`Producer.transaction`) from its message, when
                a broker asks: True, it commits; False, it is rolled back; None, it is not known yet. `async
                def`, or a plain function, which runs in a thread; several may run at a time. If it raises, the
@@ -231,53 +291,85 @@ class Client:
 
         Raises ClientError for an illegal group or compression, MissingExtra for one that is not installed.
         """
-        return Producer(self._opened(), group, ProducerOptions(**options), check=check)
+        chosen = ProducerOptions(**options)
+        return Producer(self._opened(), self._names.wrapped(group), chosen, check=check, codec=codec)
 
     @in_namespace
     def push_consumer(
-        self, group: str, *, subscribe: Subscribe, **options: Unpack[PushKeywords]
+        self,
+        group: str,
+        *,
+        subscribe: Subscribe,
+        codec: Codec[Any] | None = None,
+        **options: Unpack[PushKeywords],
     ) -> PushConsumer:
         """A member of a consumer group, which shares the queues of its topics with the other members; to be
         opened with `async with`.
 
         subscribe  topics with what is wanted of them: `{"Orders": "*"}`, `tag("a || b")`, `sql("x > 1")`;
                    a topic or a list of topics means everything
+        codec      decodes the bodies, see `rmqkit.client.codecs`
 
         The keywords are those of `PushOptions`. Raises ClientError for an illegal group, topic, expression or
         option, PluginError for an unknown allocation strategy.
         """
-        chosen = PushOptions(**options)
+        chosen = PushOptions(codec=codec, **options)
         return PushConsumer(self._opened(), group, subscribe, chosen, self._strategy(chosen.allocation))
 
     @in_namespace
     def pop_consumer(
-        self, group: str, *, subscribe: Subscribe, **options: Unpack[PopKeywords]
+        self,
+        group: str,
+        *,
+        subscribe: Subscribe,
+        codec: Codec[Any] | None = None,
+        **options: Unpack[PopKeywords],
     ) -> PopConsumer:
         """A member of a consumer group that leases messages one by one, of whatever queues; to be opened with
         `async with`. The brokers must know pops: those of RocketMQ 5, and rmqkit's.
 
-        subscribe  as for `push_consumer`
+        subscribe, codec  as for `push_consumer`
 
         The keywords are those of `PopOptions`. Raises ClientError for an illegal group, topic, expression or
         option.
         """
-        return PopConsumer(self._opened(), group, subscribe, PopOptions(**options))
+        return PopConsumer(self._opened(), group, subscribe, PopOptions(codec=codec, **options))
 
-    @in_namespace
+    @overload
     def lite_pull_consumer(
         self, group: str, *, subscribe: Subscribe | None = None, **options: Unpack[LitePullKeywords]
-    ) -> LitePullConsumer:
+    ) -> LitePullConsumer: ...
+    @overload
+    def lite_pull_consumer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Value],
+        subscribe: Subscribe | None = None,
+        **options: Unpack[LitePullKeywords],
+    ) -> LitePullConsumer[Value]: ...
+    def lite_pull_consumer(
+        self,
+        group: str,
+        *,
+        codec: Codec[Any] | None = None,
+        subscribe: Subscribe | None = None,
+        **options: Unpack[LitePullKeywords],
+    ) -> LitePullConsumer[Any]:
         """A member of a consumer group that asks for messages when it wants them, to be opened with `async
         with`.
 
         subscribe  as for `push_consumer`; None: the application assigns the queues, by
                    `LitePullConsumer.assign`
+        codec      as for `push_consumer`
 
         The keywords are those of `LitePullOptions`. Raises as `push_consumer`.
         """
-        chosen = LitePullOptions(**options)
+        chosen = LitePullOptions(codec=codec, **options)
         strategy = None if subscribe is None else self._strategy(chosen.allocation)
-        return LitePullConsumer(self._opened(), group, subscribe, chosen, strategy)
+        names = self._names
+        wanted = names.inward(subscribe, name=True)
+        return LitePullConsumer(self._opened(), names.wrapped(group), wanted, chosen, strategy)
 
     def _strategy(self, allocation: str | AllocationStrategy) -> AllocationStrategy:
         if not isinstance(allocation, str):
@@ -290,16 +382,19 @@ class Client:
         return strategy
 
     @in_namespace
-    def pull_consumer(self, group: str, *, bad_records: BadRecords = "dead_letter") -> PullConsumer:
+    def pull_consumer(
+        self, group: str, *, bad_records: BadRecords = "dead_letter", codec: Codec[Any] | None = None
+    ) -> PullConsumer:
         """A consumer that reads from offsets chosen by the application, to be opened with `async with`.
 
         bad_records  what becomes of records that cannot be decoded: "dead_letter", they go to the dead-letter
                      topic of the group as they are; "deliver", the application gets them undecoded, with a
                      `fault`
+        codec        as for `push_consumer`
 
         Raises ClientError for an illegal group or option.
         """
-        return PullConsumer(self._opened(), group, bad_records)
+        return PullConsumer(self._opened(), group, bad_records, codec)
 
     @in_namespace
     def raw_reader(self, group: str) -> RawReader:

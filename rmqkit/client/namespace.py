@@ -32,6 +32,8 @@ T = TypeVar("T")
 #: Parameters whose text is a name: of a topic or group; a message given as its topic; topics with or without
 #: expressions.
 _NAMES = frozenset({"topic", "group", "message", "subscribe"})
+#: The parameter whose value is none of names, whatever it is.
+_CONTENT = "body"
 
 
 class Namespace:
@@ -120,10 +122,13 @@ def in_namespace(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate
         if not names.name:
             return function(self, *args, **kwargs)
         placed = [
-            names.inward(value, name=name in _NAMES)
+            value if name == _CONTENT else names.inward(value, name=name in _NAMES)
             for name, value in zip_longest(by_place[: len(args)], args, fillvalue="")
         ]
-        named = {name: names.inward(value, name=name in _NAMES) for name, value in kwargs.items()}
+        named = {
+            name: value if name == _CONTENT else names.inward(value, name=name in _NAMES)
+            for name, value in kwargs.items()
+        }
         return function(self, *placed, **named)
 
     @wraps(method)

@@ -42,6 +42,8 @@ CLUSTER = "CLUSTER"
 MIN_OFFSET = "MIN_OFFSET"
 MAX_OFFSET = "MAX_OFFSET"
 CORRELATION_ID = "CORRELATION_ID"
+#: What a body is, such as application/json. No property of RocketMQ's; Spring's messages have it, too.
+CONTENT_TYPE = "contentType"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TTL = "TTL"
 BORN_TIMESTAMP = "BORN_TIMESTAMP"

@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from rmqkit.client.consumer.assigned import Assigned
 from rmqkit.client.consumer.bad_records import PuttingAway
+from rmqkit.client.consumer.decoding import with_value
 from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.lasting import is_lasting, is_pause
 from rmqkit.client.consumer.offset_store import OffsetStore
@@ -428,8 +429,8 @@ class Engine:
             if result.next_offset < assigned.messages.pulled_to:
                 self.restart(assigned, result.next_offset, commit=self._options.commits)
                 return
-        names = self._instance.names
-        messages = [restored(message, self._group, names) for message in result.messages]
+        names, codec = self._instance.names, self._options.codec
+        messages = [with_value(restored(each, self._group, names), codec) for each in result.messages]
         assert self._tasks is not None
         for bad in assigned.messages.put(messages, result.next_offset):
             self._tasks.start_soon(self._putting_away.put_away, assigned, bad)

@@ -13,9 +13,11 @@ import anyio
 from anyio.abc import TaskStatus
 
 from rmqkit.client.calling import in_thread, runs_in_loop
+from rmqkit.client.codecs import Codec
 from rmqkit.client.consumer.bad_records import BadRecords
 from rmqkit.client.consumer.batches import Batches
 from rmqkit.client.consumer.breaker import Breaker
+from rmqkit.client.consumer.decoding import with_value
 from rmqkit.client.consumer.delivery import DeadLetter, Delivery, InHand, MessageOutcomes, Retry
 from rmqkit.client.consumer.member import LEAVE_S, Member
 from rmqkit.client.consumer.received import ReceivedMessage
@@ -43,6 +45,8 @@ class HandlerOptions(Protocol):
     def drain_s(self) -> float: ...
     @property
     def bad_records(self) -> BadRecords: ...
+    @property
+    def codec(self) -> Codec[Any] | None: ...
     @property
     def stop_after_failures(self) -> int | None: ...
     @property
@@ -213,12 +217,13 @@ class HandlerConsumer(Member):
         """
         if self._call is None:
             raise ClientError(f"the consumer of {self.group!r} has no handler, or does not run now")
+        message = with_value(restored(message, self.group, self._names), self.options.codec)
         if message.fault is not None and self.options.bad_records == "dead_letter":
             raise ClientError(f"the message cannot be decoded: {message.fault}")
         outcome, remark = "CR_SUCCESS", None
         began_s = anyio.current_time()
         try:
-            await self._call(restored(message, self.group, self._names))
+            await self._call(message)
         except Exception as error:  # noqa: BLE001 - answered
             instruction = instruction_of(error)
             asked = isinstance(instruction, (Retry, DeadLetter))

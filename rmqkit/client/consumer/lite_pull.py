@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Generic, Self
 
 import anyio
 
+from rmqkit.client.codecs import Value
 from rmqkit.client.consumer.assigned import Assigned
 from rmqkit.client.consumer.delivery import InHand
 from rmqkit.client.consumer.group_consumer import GroupConsumer
@@ -28,7 +30,7 @@ POLL_MESSAGES = 10
 POLL_S = 5.0
 
 
-class LitePullConsumer(GroupConsumer):
+class LitePullConsumer(GroupConsumer, Generic[Value]):
     """A consumer that asks for messages when it wants them, created by `Client.lite_pull_consumer`:
 
         async with client.lite_pull_consumer("billing", subscribe="Orders") as consumer:
@@ -73,7 +75,7 @@ class LitePullConsumer(GroupConsumer):
 
     async def poll(
         self, max_messages: int = POLL_MESSAGES, *, timeout_s: float = POLL_S
-    ) -> list[ReceivedMessage]:
+    ) -> list[ReceivedMessage[Value]]:
         """The next messages, of any queues: as soon as there are some, at most `max_messages`; none after
         `timeout_s`, and at once after `stop`. The messages of the call before count as processed from now on.
 
@@ -91,12 +93,15 @@ class LitePullConsumer(GroupConsumer):
                 in_hand = await self._distributor.take(max_messages)
         return self._deliver(in_hand)
 
-    def __aiter__(self) -> LitePullConsumer:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ReceivedMessage:
-        """The next message; the one before counts as processed. The iteration ends after `stop`. When
-        cancelled, no message is taken."""
+    async def __anext__(self) -> ReceivedMessage[Value]:
+        """The next message; the one before counts as processed. The iteration opens a consumer that is not
+        open yet, and ends after `stop`. When cancelled, no message is taken. Raises as `poll`, and as
+        `start`."""
+        if not self._joined:
+            await self.start()
         self._check_open()
         self._finish_delivered()
         found = self._deliver(await self._distributor.take())
@@ -104,7 +109,7 @@ class LitePullConsumer(GroupConsumer):
             return found[0]
         raise StopAsyncIteration
 
-    def _deliver(self, in_hand: list[InHand[Assigned]]) -> list[ReceivedMessage]:
+    def _deliver(self, in_hand: list[InHand[Assigned]]) -> list[ReceivedMessage[Value]]:
         if not in_hand and self._distributor.closed:
             self._distributor.check()
         by_queue: dict[Assigned, list[ReceivedMessage]] = {}

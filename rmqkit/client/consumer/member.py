@@ -147,6 +147,11 @@ class Member(ABC):
         """Whether the consumer has been started and not been left."""
         return self._joined and not self._left.is_set()
 
+    @property
+    def has_left(self) -> bool:
+        """Whether the consumer has been left: it cannot be opened again."""
+        return self._left.is_set()
+
     def _check_open(self) -> None:
         if not self.is_open:
             raise ClientError(f"consumer of {self.group!r} is not open; use it inside `async with`")

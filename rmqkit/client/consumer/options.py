@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 from urllib.parse import urlencode
 
 from attrs import field, frozen
 
+from rmqkit.client.codecs import Codec
 from rmqkit.client.consumer.assigned import Order
 from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records
 from rmqkit.client.consumer.flow_control import Prefetch
@@ -155,6 +156,8 @@ class GroupOptions:
     bad_records      what becomes of records that cannot be decoded: "dead_letter", they go to the dead-letter
                      topic of the group as they are (with broadcast they are logged and passed over);
                      "deliver", the application gets them undecoded, with a `fault`
+    codec            decodes the bodies, see `rmqkit.client.codecs`: messages have a `value`. One that cannot
+                     be decoded counts as a record that cannot (`bad_records`)
     on_rebalance     called with the `Changes` after the member has gained or lost queues; a plain function
                      that must not block. Its errors are logged
 
@@ -170,6 +173,7 @@ class GroupOptions:
     pull_interval_ms: int = 0
     on_rebalance: OnRebalance | None = None
     bad_records: BadRecords = "dead_letter"
+    codec: Codec[Any] | None = None
 
     def __attrs_post_init__(self) -> None:
         check_bad_records(self.bad_records)

@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 
 from rmqkit.client.consumer.assigned import LANES
 from rmqkit.client.consumer.bad_records import described, taken
+from rmqkit.client.consumer.decoding import with_value
 from rmqkit.client.consumer.delivery import DeadLetter, MessageOutcomes
 from rmqkit.client.consumer.distributor import Distributor
 from rmqkit.client.consumer.handler_consumer import HandlerConsumer
@@ -230,19 +231,28 @@ class PopConsumer(HandlerConsumer):
             lease_ms=lease_ms or self.options.lease_ms,
             wait_ms=wait_ms,
         )
+        for lease in found:
+            lease.message = with_value(lease.message, self.options.codec)
         now_s = anyio.current_time()
         self.statistics.pulled(topic, len(found), now_s - began_s, now_s)
         return found
 
     def _offer(self, found: Iterable[Lease]) -> None:
-        leases = self._leases
-        assert leases is not None
+        assert self._leases is not None
+        for lease in self._deliverable(found):
+            self._leases.offer(lease)
+
+    def _deliverable(self, found: Iterable[Lease]) -> list[Lease]:
+        """Those that the application gets; the others are put away."""
+        assert self._leases is not None
+        good = []
         for lease in found:
             if lease.message.fault is not None and self.options.bad_records == "dead_letter":
-                leases.keep(lease)
+                self._leases.keep(lease)
                 self._instance.group.start_soon(self._put_away, lease)
             else:
-                leases.offer(lease)
+                good.append(lease)
+        return good
 
     async def _put_away(self, lease: Lease) -> None:
         """Move a record that cannot be decoded to the dead letters of the group. When that fails, it comes
@@ -330,7 +340,7 @@ class PopConsumer(HandlerConsumer):
                         failure = failure or error
                     log.warning("%s", error)
                     break
-                found += some
+                found += self._deliverable(some)
                 if len(some) < wanted:
                     break
         if failure is not None and not found:

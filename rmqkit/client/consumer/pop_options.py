@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from attrs import frozen
 
+from rmqkit.client.codecs import Codec
 from rmqkit.client.consumer.assigned import Order
 from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records
 from rmqkit.client.consumer.handling import check_handling
@@ -49,6 +50,7 @@ class PopOptions:
                    for a second is given back, for members that are idle
     start          where a group begins that has no offset, as in `GroupOptions`
     bad_records    as in `GroupOptions`
+    codec          as in `GroupOptions`
 
     Raises ClientError for a value out of range.
     """
@@ -62,6 +64,7 @@ class PopOptions:
     prefetch: int = 32
     start: Literal["first", "last"] = "last"
     bad_records: BadRecords = "dead_letter"
+    codec: Codec[Any] | None = None
 
     def __attrs_post_init__(self) -> None:
         check_bad_records(self.bad_records)

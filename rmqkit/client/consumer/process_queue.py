@@ -61,7 +61,9 @@ class ProcessQueue:
         """The distance in offsets between the first and the last unfinished message."""
         if not self._unfinished:
             return 0
-        return next(reversed(self._unfinished)) - next(iter(self._unfinished))
+        first, last = next(iter(self._unfinished)), next(reversed(self._unfinished))
+        span: int = last - first
+        return span
 
     @property
     def commit_offset(self) -> int:

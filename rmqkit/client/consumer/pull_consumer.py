@@ -10,7 +10,9 @@ from typing import Any
 
 from attrs import evolve
 
+from rmqkit.client.codecs import Codec
 from rmqkit.client.consumer.bad_records import BadRecords, check_bad_records, described, taken
+from rmqkit.client.consumer.decoding import with_value
 from rmqkit.client.consumer.options import DEFAULT_ATTEMPTS
 from rmqkit.client.consumer.pulling import Puller, PullResult, subscription
 from rmqkit.client.consumer.queue_offsets import QueueOffsets
@@ -46,12 +48,19 @@ class PullConsumer:
     broker for a retry: the application keeps the messages that it cannot process.
     """
 
-    def __init__(self, instance: Instance, group: str, bad_records: BadRecords = "dead_letter") -> None:
+    def __init__(
+        self,
+        instance: Instance,
+        group: str,
+        bad_records: BadRecords = "dead_letter",
+        codec: Codec[Any] | None = None,
+    ) -> None:
         check_bad_records(bad_records)
         fault = group_fault(group)
         if fault is not None:
             raise ClientError(f"{fault}; a consumer needs a legal group")
         self.group = group
+        self._codec = codec
         self._instance = instance
         self._names = instance.names
         self._offsets = QueueOffsets(instance)
@@ -142,7 +151,8 @@ class PullConsumer:
         result = await self._puller.pull(
             queue, offset, wanted, max_messages=max_messages, hold_ms=hold_ms, timeout_ms=limit_ms
         )
-        messages = [each for each in result.messages if not await self._put_away(each)]
+        read = (with_value(each, self._codec) for each in result.messages)
+        messages = [each for each in read if not await self._put_away(each)]
         result = evolve(result, messages=self._names.outward(tuple(messages)))
         context = self._instance.hooks.consuming(self.group, queue, result.messages, pulled=True)
         self._instance.hooks.consumed(context, ConsumeReturnType.SUCCESS)

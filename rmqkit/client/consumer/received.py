@@ -6,9 +6,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Generic
 
 from attrs import define, frozen
 
+from rmqkit.client.codecs import Value
 from rmqkit.client.producing.bodies import converted
 from rmqkit.errors import ClientError, DecodeError
 from rmqkit.limits import MAX_INFLATED_QUERY_BYTES
@@ -28,7 +30,7 @@ _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
 @frozen(kw_only=True)
-class ReceivedMessage:
+class ReceivedMessage(Generic[Value]):
     """One message as it was sent, with its place and time of storage. Times in ms since 1970.
 
     topic             the topic it was read from
@@ -37,10 +39,12 @@ class ReceivedMessage:
     queue_offset      its offset in `queue`
     reconsume_times   how often consumers sent it back
     fault             why it cannot be decoded; None for a good one. `body` has the stored bytes then,
-                      compressed or packed as they are, and fields that cannot be read are empty
+                      compressed or packed as they are, and fields that cannot be read are empty; if it is
+                      the codec of the consumer that fails, everything but `value` is there
     stored_properties the stored properties if they are not UTF-8, for who sends the message again:
                       `properties` has replacement characters then. None if `properties` says all
     born_host         address and port of the sender as seen by the broker; `store_host` those of the broker
+    value             what the codec of the consumer made of the body; None without one, and with a `fault`
     """
 
     topic: str
@@ -62,6 +66,7 @@ class ReceivedMessage:
     sys_flag: int = 0
     fault: str | None = None
     stored_properties: bytes | None = None
+    value: Value = None  # type: ignore[assignment]
 
     @property
     def ordering_key(self) -> str | None:

@@ -14,6 +14,7 @@ from attrs import define
 
 from rmqkit.client.producing.in_flight import Bounds, Load
 from rmqkit.client.producing.producer import Producer
+from rmqkit.client.producing.send_options import SendOptions
 from rmqkit.client.producing.send_result import SendResult
 from rmqkit.errors import ClientError
 from rmqkit.model.message import Message
@@ -35,7 +36,10 @@ class AsyncSends:
     """
 
     def __init__(
-        self, producer: Producer, wake: Callable[[Callable[[], object]], object], in_loop: Callable[[], bool]
+        self,
+        producer: Producer[Any],
+        wake: Callable[[Callable[[], object]], object],
+        in_loop: Callable[[], bool],
     ) -> None:
         self._producer = producer
         self._wake = wake
@@ -52,7 +56,10 @@ class AsyncSends:
 
     def send(self, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Future[SendResult]:
         """Begin a send with the arguments of `Producer.send`. Waits for room in flight until the time-out of
-        the send; in the loop's thread, which cannot wait, no room is an error at once."""
+        the send; in the loop's thread, which cannot wait, no room is an error at once. A value is encoded in
+        the calling thread."""
+        if self._producer.codec is not None:
+            arguments, keywords = self._encoded(*arguments, **keywords)
         message = arguments[0] if arguments else keywords.get("message")
         body = message.body if isinstance(message, Message) else (*arguments, None, None)[1]
         size = len(keywords.get("body", body) or b"")
@@ -71,6 +78,13 @@ class AsyncSends:
         if wake:
             self._wake_up()
         return sent.future
+
+    def _encoded(
+        self, message: Message | str, body: Any = None, **keywords: Any
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        options = SendOptions(**keywords)
+        given = options.message(message, body, self._producer.codec)
+        return (given,), {"queue": options.queue, "timeout_ms": options.timeout_ms}
 
     async def begun(self) -> None:
         """Wait until the tasks of all sends have begun."""

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Unpack, cast
+from typing import Any, Generic, Self, Unpack, cast
 
+from rmqkit.client.codecs import Body, Codec
 from rmqkit.client.hooks import ClientSendContext, Mode
 from rmqkit.client.instance import Instance
 from rmqkit.client.namespace import in_namespace
@@ -43,7 +44,7 @@ log = logging.getLogger(__name__)
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
 
 
-class Producer:
+class Producer(Generic[Body]):
     """Sends messages; created by `Client.producer`. Any number of tasks may send at the same time.
 
     A send that fails after an attempt with an unknown outcome (time-out, lost connection) may have stored the
@@ -58,6 +59,7 @@ class Producer:
         options: ProducerOptions,
         *,
         check: Check | None = None,
+        codec: Codec[Body] | None = None,
         member: bool = True,
     ) -> None:
         """`member` is False for a producer that sends for the client itself: heartbeats do not name it."""
@@ -68,6 +70,7 @@ class Producer:
             raise ClientError(f"{DEFAULT_PRODUCER_GROUP} is reserved; name the group after your application")
         self.group = group
         self.options = options
+        self.codec = codec
         self._compression = compression(options.compression, options.compress_level)
         self._instance = instance
         self._names = instance.names
@@ -90,7 +93,7 @@ class Producer:
         )
         self._open = False
 
-    async def start(self) -> Producer:
+    async def start(self) -> Self:
         """Join the group, so that heartbeats contain it, and return the producer; `aclose` leaves the group.
         `async with` calls both.
 
@@ -116,7 +119,7 @@ class Producer:
         if self._member:
             await self._instance.leave(producer=self.group)
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Self:
         return await self.start()
 
     async def __aexit__(
@@ -126,11 +129,12 @@ class Producer:
 
     @in_namespace
     async def send(
-        self, message: Message | str, body: bytes | None = None, **keywords: Unpack[SendKeywords]
+        self, message: Message | str, body: Body | None = None, **keywords: Unpack[SendKeywords]
     ) -> SendResult:
         """Send one message, given as a `Message` or as a topic, a body and optional parts, and wait until the
-        broker has stored it. The keywords are those of `SendOptions`: `tag`, `keys`, `properties`,
-        `ordering_key`, `delay_level`, `priority`, `queue` and `timeout_ms`.
+        broker has stored it. With a codec the body is a value, and that of a `Message` stays bytes. The
+        keywords are those of `SendOptions`: `tag`, `keys`, `properties`, `ordering_key`, `delay_level`,
+        `priority`, `queue` and `timeout_ms`.
 
         With `ordering_key` or `queue` exactly one attempt is made, to keep the order. Otherwise the next
         attempt avoids the failed broker. A refused connection sent nothing and does not count as an attempt:
@@ -151,7 +155,8 @@ class Producer:
         its batch had departed.
         """
         options = SendOptions(**keywords)
-        given, queue, timeout_ms = options.message(message, body), options.queue, options.timeout_ms
+        given = options.message(message, body, self.codec)
+        queue, timeout_ms = options.queue, options.timeout_ms
         self._check_open()
         hooks, accumulator = self._instance.hooks, self._accumulator
         if accumulator is not None and not hooks.see_sends and self._gathers(given):
@@ -208,7 +213,7 @@ class Producer:
 
     @in_namespace
     async def send_oneway(
-        self, message: Message | str, body: bytes | None = None, **keywords: Unpack[SendKeywords]
+        self, message: Message | str, body: Body | None = None, **keywords: Unpack[SendKeywords]
     ) -> str:
         """Hand a message to the connection without waiting for an answer; returns its message id. The send is
         never retried and the message may be lost. Takes the arguments of `send`.
@@ -217,7 +222,8 @@ class Producer:
         RequestTimeout.
         """
         options = SendOptions(**keywords)
-        given, queue, timeout_ms = options.message(message, body), options.queue, options.timeout_ms
+        given = options.message(message, body, self.codec)
+        queue, timeout_ms = options.queue, options.timeout_ms
         self._check_open()
         with self._instance.hooks.sending(self.group, Mode.ONEWAY, [given], queue) as context:
             outgoing = self._prepare(context.messages[0])
@@ -247,7 +253,7 @@ class Producer:
     def transaction(
         self,
         message: Message | str,
-        body: bytes | None = None,
+        body: Body | None = None,
         *,
         check: Check | None = None,
         **keywords: Unpack[SendKeywords],
@@ -267,7 +273,7 @@ class Producer:
         Raises ClientError without a check, and for a message with a delay or to a retry topic.
         """
         options = SendOptions(**keywords)
-        given = options.message(message, body)
+        given = options.message(message, body, self.codec)
         if check is None and self._checks.check is None:
             raise ClientError(
                 "a transaction needs a check, which tells brokers how it ended when this process could not:"

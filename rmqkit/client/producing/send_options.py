@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import msgspec
 
+from rmqkit.client.codecs import Codec, noted
 from rmqkit.errors import ClientError
 from rmqkit.model.message import Message
 from rmqkit.model.queue import MessageQueue
 
 
-class SendKeywords(TypedDict, total=False):
-    """Keywords of `Producer.send`, `send_oneway` and `transaction`: fields of `SendOptions`."""
+class MessageKeywords(TypedDict, total=False):
+    """The parts of a message beside its topic and body, see `Message`."""
 
     tag: str | None
     keys: Iterable[str] | str
@@ -21,6 +22,11 @@ class SendKeywords(TypedDict, total=False):
     ordering_key: str | None
     delay_level: int | None
     priority: int | None
+
+
+class SendKeywords(MessageKeywords, total=False):
+    """Keywords of `Producer.send`, `send_oneway` and `transaction`: fields of `SendOptions`."""
+
     queue: MessageQueue | None
     timeout_ms: int | None
 
@@ -43,9 +49,9 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queue: MessageQueue | None = None
     timeout_ms: int | None = None
 
-    def message(self, given: Message | str, body: bytes | None) -> Message:
-        """The given message, or one of a topic, a body and these parts. Raises ClientError when both forms
-        are mixed, TypeError as `Message`."""
+    def message(self, given: Message | str, body: Any, codec: Codec[Any] | None = None) -> Message:
+        """The given message, or one of a topic, a body and these parts; with a codec the body is a value.
+        Raises ClientError when both forms are mixed, TypeError as `Message`, and as `Codec.encode`."""
         has_parts = bool(
             self.tag
             or self.keys
@@ -63,18 +69,21 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return given
         if body is None:
             raise ClientError("pass a Message, or a topic and a body")
-        if type(given) is str and not has_parts:
+        properties = self.properties or {}
+        if codec is not None:
+            body, properties = codec.encode(body), noted(codec, properties)
+        elif type(given) is str and not has_parts:
             return Message(given, body)
         return Message(
             topic=given,
             body=body,
             tag=self.tag,
             keys=cast(Sequence[str], self.keys),
-            properties=self.properties or {},
+            properties=properties,
             ordering_key=self.ordering_key,
             delay_level=self.delay_level,
             priority=self.priority,
         )
 
 
-__all__ = ["SendKeywords", "SendOptions"]
+__all__ = ["MessageKeywords", "SendKeywords", "SendOptions"]

@@ -249,7 +249,7 @@ def test_blocking_consumers(rocketmq: ThreadedRocketMQ, tmp_path: Path, backend:
         ):
             next(iter(consumer))
         with (
-            client.lite_pull_consumer("poll", subscribe=topic, **harm) as lite,  # type: ignore[arg-type]
+            client.lite_pull_consumer("poll", subscribe=topic, **harm) as lite,  # type: ignore[call-overload]
             pytest.raises(ConfigError, match="no backup"),
         ):
             lite.poll(timeout_s=60)

@@ -39,6 +39,7 @@ class StubProducer:
 
     def __init__(self) -> None:
         self.options = ProducerOptions(max_in_flight=1)
+        self.codec = None
         self.tasks: list[tuple[Any, Any]] = []
         self.sends = 0
 
