@@ -100,6 +100,10 @@ class CompiledPart(BuildHookInterface):  # type: ignore[misc]
             return
         root = Path(self.root)
         into = None if version == "editable" else root / "build" / "wheel"
+        # pip shows it with -v alone, and installs in silence otherwise.
+        self.app.display_info(
+            "rmqkit is compiled, which takes half a minute of one core; RMQKIT_PURE=1 builds it without"
+        )
         try:
             built = build(root, into)
         # A missing compiler shows itself in as many ways as there are compilers; the build says what it was.

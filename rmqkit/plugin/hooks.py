@@ -347,11 +347,18 @@ class SendRun(Sequence[SendContext]):
 
 class SendMessageHook:
     """Runs around every send that a broker handles, after its header was read and before the send is checked.
-    Sends that arrived together, over one connection or several, are passed together."""
+    Sends that arrived together, over one connection or several, are passed together.
+
+    fail_closed  what an error of `before` means that is no RequestRefused: True, the send is refused, as a
+                 policy wants it that must hold; False, it is stored. The error is logged in both cases
+    """
+
+    fail_closed: bool = False
 
     def before(self, sends: SendRun) -> Refusals | None:
         """Return the refused sends; later hooks and the store do not see them. Raising RequestRefused refuses
-        the whole run. Any other exception, raised or returned for a send, refuses nothing."""
+        the whole run. Any other exception, raised or returned for a send, refuses it with SYSTEM_ERROR if the
+        hook is `fail_closed`, and nothing otherwise."""
         return None
 
     def after(self, sends: SendRun) -> None:

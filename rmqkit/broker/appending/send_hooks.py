@@ -38,7 +38,7 @@ class SendHooks:
         left: Sequence[int] = ()
         part = sends
         for entry, tell in self._asking:
-            found = entry.refusals("before", part, failures_refuse=False)
+            found = entry.refusals("before", part, failures_refuse=entry.hook.fail_closed)
             if found:
                 left = left or range(len(sends))
                 for at, refusal in found.items():

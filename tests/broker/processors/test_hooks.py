@@ -71,6 +71,10 @@ class WatchSends(Noting, EachSendHook):
         self.note_after(context)
 
 
+class Guard(WatchSends):
+    fail_closed = True
+
+
 class WatchPulls(Noting, ConsumeMessageHook):
     def before(self, context: ConsumeContext) -> None:
         self.note_before(context)
@@ -228,6 +232,22 @@ async def test_a_send_hook_that_breaks_refuses_nothing(
         assert order(seen) == [("a", "before"), ("b", "before"), ("a", "after"), ("b", "after")]
     assert "send message hook 'a' of plugin 'watch' failed in before" in caplog.text
     assert "boom" in caplog.text
+
+
+@pytest.mark.row("S099")
+async def test_a_send_hook_that_fails_closed_refuses_when_it_breaks(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is stored and no later hook is called; the producer learns which hook failed, the log why."""
+    seen: Seen = []
+    hooks = [Guard("a", seen, before_error=ValueError("boom")), WatchSends("b", seen)]
+    async with opened(extra=[("watch", Plugin(send=hooks))]) as desk:
+        answer = await desk.send()
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert answer.remark == "send message hook 'a' of plugin 'watch' failed: ValueError: boom"
+        assert desk.is_empty()
+        assert order(seen) == [("a", "before")]
+    assert "send message hook 'a' of plugin 'watch' failed in before" in caplog.text
 
 
 @pytest.mark.row("S101")
