@@ -430,7 +430,9 @@ class Engine:
                 self.restart(assigned, result.next_offset, commit=self._options.commits)
                 return
         names, codec = self._instance.names, self._options.codec
-        messages = [with_value(restored(each, self._group, names), codec) for each in result.messages]
+        messages = [restored(message, self._group, names) for message in result.messages]
+        if codec is not None:
+            messages = [with_value(message, codec) for message in messages]
         assert self._tasks is not None
         for bad in assigned.messages.put(messages, result.next_offset):
             self._tasks.start_soon(self._putting_away.put_away, assigned, bad)

@@ -69,11 +69,11 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return given
         if body is None:
             raise ClientError("pass a Message, or a topic and a body")
+        if codec is None and type(given) is str and not has_parts:
+            return Message(given, body)
         properties = self.properties or {}
         if codec is not None:
             body, properties = codec.encode(body), noted(codec, properties)
-        elif type(given) is str and not has_parts:
-            return Message(given, body)
         return Message(
             topic=given,
             body=body,
