@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmqkit.cli import readiness
+from tests import programs
 
 
 @pytest.fixture
@@ -56,3 +60,25 @@ def test_without_systemd_nothing_happens(
         monkeypatch.setenv(readiness.NOTIFY_VARIABLE, where)
     readiness.announce("here")
     assert capsys.readouterr().out == "rmqkit ready here\n"
+
+
+def test_a_server_tells_systemd_of_its_start_and_its_stop(listener: socket.socket, tmp_path: Path) -> None:
+    """A name server in a process of its own: ready when it listens, stopping when it is told to."""
+    where = os.environ[readiness.NOTIFY_VARIABLE]
+    with open(os.devnull, "r+b") as nothing:
+        server = programs.spawn(
+            ["namesrv", "--listen", "127.0.0.1:0"],
+            tmp_path,
+            stdin=nothing.fileno(),
+            stdout=nothing.fileno(),
+            stderr=nothing.fileno(),
+            env={readiness.NOTIFY_VARIABLE: where},
+        )
+    try:
+        listener.settimeout(60)
+        assert re.fullmatch(rb"READY=1\nSTATUS=namesrv=127\.0\.0\.1:\d+", listener.recv(1000))
+        server.send_signal(signal.SIGTERM)
+        assert listener.recv(1000) == b"STOPPING=1\nSTATUS=stopping"
+        assert server.wait() == 0
+    finally:
+        server.kill()
