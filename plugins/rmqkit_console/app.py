@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import trio
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -117,11 +117,14 @@ class Application:
     async def _form(self, request: Request) -> list[tuple[str, str]]:
         """The fields of a form of this console. Raises Refused."""
         body = bytearray()
-        async with aclosing(request.stream()) as parts:
-            async for part in parts:
-                body += part
-                if len(body) > MAX_FORM_BYTES:
-                    raise Refused(413, f"a form has at most {MAX_FORM_BYTES} bytes")
+        try:
+            async with aclosing(request.stream()) as parts:
+                async for part in parts:
+                    body += part
+                    if len(body) > MAX_FORM_BYTES:
+                        raise Refused(413, f"a form has at most {MAX_FORM_BYTES} bytes")
+        except ClientDisconnect:
+            raise Refused(400, "the form did not arrive") from None
         try:
             fields = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=1_000)
         except ValueError as error:

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS_WAITING = 64
 #: A browser that is silent for so long loses its connection.
 _IDLE_S = 30
+#: The same while a request or its answer is under way.
+_SILENT_S = 60
 _GRACE_S = 2.0
 
 
@@ -64,6 +66,7 @@ def _http_config(descriptor: int) -> HttpConfig:
     made.errorlog = None
     made.loglevel = "WARNING"
     made.keep_alive_timeout = _IDLE_S
+    made.read_timeout = _SILENT_S
     made.graceful_timeout = _GRACE_S
     made.shutdown_timeout = _GRACE_S
     made.include_server_header = False

@@ -148,6 +148,24 @@ async def test_forms_have_a_size() -> None:
             assert answers[0]["status"] == status
 
 
+async def test_a_browser_that_goes_away(caplog: pytest.LogCaptureFixture) -> None:
+    """A form that does not arrive is no defect: nothing is logged."""
+    async with Client("127.0.0.1:1") as client, console_of(client) as console:
+        answers: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            answers.append(message)
+
+        await application.Application(evolve(console, login=Login("ann", SECRET))).asgi()(
+            _post("/login"), receive, send
+        )
+        assert answers[0]["status"] == 400
+        assert caplog.text == ""
+
+
 async def test_pages_that_do_not_exist() -> None:
     """They are errors that name the path, escaped."""
     async with browser() as http:
