@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqkit.client import Client
+import pytest
+
+from rmqkit.client import Admin, Client, ConnectFailed
+from rmqkit.model.replication import MasterStatus, ReplicationStatus, SlaveStatus
 from rmqkit.testing.broker import running_namesrv
 from tests.plugins.console.asking import asking, console_of, http_of
 
@@ -79,3 +82,43 @@ async def test_one_broker(tmp_path: Path) -> None:
         assert {each["name"] for each in values["dispatchers"]} >= {"consume-queue", "index"}
         assert "no broker of this cluster" in await ask.page("/broker", 400, address="127.0.0.1:1")
         assert "address is missing" in await ask.page("/broker", 400)
+
+
+async def test_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master is shown with its slaves, a slave with its master."""
+    slave = SlaveStatus(addr="10.0.0.2:5", slave_ack_offset=7, diff=2_048, in_sync=True, lag_ms=1_500)
+    told = [
+        ReplicationStatus(in_sync_slave_nums=1, ha_connection_info=[slave, SlaveStatus(addr="10.0.0.3:5")]),
+        ReplicationStatus(
+            master=False, ha_client_runtime_info=MasterStatus(master_addr="10.0.0.1:9", max_offset=9)
+        ),
+    ]
+
+    async def replication(admin: Admin, address: str) -> ReplicationStatus:
+        return told[0]
+
+    monkeypatch.setattr(Admin, "replication", replication)
+    async with asking(tmp_path) as ask:
+        (broker,) = (await ask.values("/"))["brokers"]
+        assert "1 of 2 in sync" in await ask.page("/")
+        html = await ask.page("/broker", address=broker["address"])
+        assert "10.0.0.2:5" in html
+        assert "2.0 KiB" in html
+        assert "1.5s" in html
+        told.pop(0)
+        assert "10.0.0.1:9, up to offset 9" in await ask.page("/broker", address=broker["address"])
+
+
+async def test_a_broker_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays in the list, and the page says why it has no figures."""
+
+    async def runtime_info(admin: Admin, address: str) -> dict[str, str]:
+        raise ConnectFailed(address, "refused")
+
+    monkeypatch.setattr(Admin, "runtime_info", runtime_info)
+    async with asking(tmp_path) as ask:
+        html = await ask.page("/")
+        assert "does not answer" in html
+        assert "refused" in html
+        (broker,) = (await ask.values("/"))["brokers"]
+        assert (broker["broker"], broker["answers"]) == ("broker-a", False)
