@@ -44,7 +44,15 @@ from rmqkit.client.consumer.delivery import Batch, DeadLetter, Delivery, Retry
 from rmqkit.client.consumer.flow_control import Prefetch
 from rmqkit.client.consumer.lease import Lease
 from rmqkit.client.consumer.lite_pull import LitePullConsumer
-from rmqkit.client.consumer.options import LitePullOptions, PushOptions, filter_class, python_filter, sql, tag
+from rmqkit.client.consumer.options import (
+    LitePullOptions,
+    PushKeywords,
+    PushOptions,
+    filter_class,
+    python_filter,
+    sql,
+    tag,
+)
 from rmqkit.client.consumer.pop_consumer import PopConsumer
 from rmqkit.client.consumer.pop_options import PopKeywords, PopOptions
 from rmqkit.client.consumer.pull_consumer import PullConsumer
@@ -136,6 +144,7 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "PushKeywords",
     "PushOptions",
     "QueueStats",
     "RawPull",
