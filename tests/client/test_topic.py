@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import anyio
 import msgspec
@@ -136,7 +136,7 @@ def test_the_blocking_face(served: ThreadedRocketMQ) -> None:
 
 
 @on_both_backends
-@pytest.mark.parametrize("face", ["push", "pop", "lite", "pull", "receive"])
+@pytest.mark.parametrize("face", ["push", "ordered", "pop", "lite", "pull", "receive"])
 def test_every_consumer_has_values(face: str, backend: str, served: ThreadedRocketMQ) -> None:
     """With `codec=`; each of them puts the wrong message among the dead letters."""
     got: list[Order] = []
@@ -151,8 +151,9 @@ def test_every_consumer_has_values(face: str, backend: str, served: ThreadedRock
     assert dead_letters(served, "g") == DEAD
 
 
-async def pushed(client: Client, got: list[Order]) -> None:
-    async with client.push_consumer("g", subscribe="Orders", codec=JSON, start="first") as consumer:
+async def pushed(client: Client, got: list[Order], order: Literal["none", "queue"] = "none") -> None:
+    made = client.push_consumer("g", subscribe="Orders", codec=JSON, start="first", order=order)
+    async with made as consumer:
         async for delivery in consumer:
             async with delivery as message:
                 got.append(message.value)
@@ -191,8 +192,13 @@ async def pulled(client: Client, got: list[Order]) -> None:
         got += [message.value for message in result.messages]
 
 
+async def pushed_in_order(client: Client, got: list[Order]) -> None:
+    await pushed(client, got, "queue")
+
+
 FACES: dict[str, Callable[[Client, list[Order]], Any]] = {
     "push": pushed,
+    "ordered": pushed_in_order,
     "pop": popped,
     "receive": received,
     "lite": polled,

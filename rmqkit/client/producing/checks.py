@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import anyio
 
 from rmqkit.client.calling import called
+from rmqkit.client.codecs import Codec
+from rmqkit.client.consumer.decoding import with_value
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.client.instance import Instance
 from rmqkit.client.producing.transaction_state import Check, TransactionState, state_of
@@ -42,10 +44,14 @@ class Checks:
     other producers of the group, and of earlier processes.
 
     check  the producer's; a transaction may have its own
+    codec  the producer's: checks get the value of the message, or its `fault`
     """
 
-    def __init__(self, instance: Instance, group: str, check: Check | None) -> None:
+    def __init__(
+        self, instance: Instance, group: str, check: Check | None, codec: Codec[Any] | None = None
+    ) -> None:
         self.check = check
+        self._codec = codec
         self._instance = instance
         self._group = group
         #: Ids of transactions whose blocks run.
@@ -153,7 +159,7 @@ class Checks:
                 *(address, half.message_id, self._group),
             )
             return TransactionState.UNKNOWN
-        message = self._instance.names.outward(half)
+        message = with_value(self._instance.names.outward(half), self._codec)
         return await self.verdict(half.message_id, check, message, limiter=self._limiter)
 
     @cached_property

@@ -77,7 +77,7 @@ class Producer(Generic[Body]):
         self._now_ms, self._make_key = instance.now_ms, instance.unique_keys.make
         self._member = member
         self._sender = Sender(instance, group, options)
-        self._checks = Checks(instance, group, check)
+        self._checks = Checks(instance, group, check, codec)
         self._batch_bytes = min(options.batch_bytes, options.max_message_bytes)
         self._accumulator = (
             None

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqkit import limits
-from rmqkit.client import ReceivedMessage, TransactionState
+from rmqkit.client import ReceivedMessage, TransactionState, codecs
 from rmqkit.client.producing import checks
 from rmqkit.client.producing.checks import Bounded
 from rmqkit.model.subscription import HeartbeatData
@@ -35,6 +35,46 @@ def test_a_bounded_table_keeps_the_newest(keys: list[int]) -> None:
             if len(expected) > 4:
                 del expected[next(iter(expected))]
         assert table == expected
+
+
+class Loud:
+    """Texts in capital letters."""
+
+    content_type = "text/loud"
+
+    def encode(self, value: str, /) -> bytes:
+        return value.encode()
+
+    def decode(self, body: bytes, /) -> str:
+        return body.decode().upper()
+
+
+@on_both_backends
+@pytest.mark.parametrize(
+    ("codec", "value", "fault"),
+    [(Loud(), "EARLIER", None), (codecs.json(int), None, "application/json expected: DecodeError: ")],
+    ids=["decoded", "undecodable"],
+)
+def test_a_check_gets_the_value_of_a_producer_with_a_codec(
+    backend: str, codec: Any, value: str | None, fault: str | None
+) -> None:
+    """Or the fault of a body that the codec cannot decode."""
+    seen: list[ReceivedMessage] = []
+
+    def check(half: ReceivedMessage) -> bool:
+        seen.append(half)
+        return True
+
+    async def body() -> None:
+        async with asking() as peer, peer.client.producer("pg", check=check, codec=codec):
+            await peer.arrived(RequestCode.HEART_BEAT)
+            assert await peer.asked(peer.half()) == COMMIT
+
+    run(backend, body)
+    (half,) = seen
+    assert half.value == value
+    assert (half.fault or "").startswith(fault or "")
+    assert (half.fault is None) is (fault is None)
 
 
 async def later(verdict: Any) -> Any:
