@@ -8,10 +8,10 @@ from pathlib import Path
 import trio
 
 from rmqkit.broker.run.running import RunningBroker, run_broker
-from rmqkit.cli.cluster import BrokerBackup
 from rmqkit.client import Client
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, RmqError
+from rmqkit.model.backup import BrokerBackup
 from rmqkit.plugin import loader
 
 #: An id that no slave of a group has: the copy is registered nowhere.

@@ -17,40 +17,14 @@ from rmqkit import config as settings
 from rmqkit.cli import options, running
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, StoreError
+from rmqkit.model.backup import MANIFEST, BrokerBackup, Manifest
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
 from rmqkit.toolkit.directory_lock import DirectoryLock
 
 _MS = 1000
 _PIECE_BYTES = 256 * 1024
-#: The file that says what a backup has.
-MANIFEST = "backup.json"
 
-
-class BrokerBackup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the backup of one broker has. Offsets are those of the log; `new_bytes` came with this run.
-
-    settings  of the broker, for whoever starts one on the copy
-    """
-
-    broker: str
-    cluster: str
-    address: str
-    store: str
-    start: int
-    end: int
-    new_bytes: int
-    topics: int
-    groups: int
-    settings: dict[str, str] = {}
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The file backup.json. Times are in ms since 1970."""
-
-    finished_at: int
-    rmqkit: str
-    brokers: list[BrokerBackup]
 
 
 def _arguments(parser: ArgumentParser) -> None:
