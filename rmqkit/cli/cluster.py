@@ -26,7 +26,6 @@ _MS = 1000
 _PIECE_BYTES = 256 * 1024
 
 
-
 def _arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     backup = actions.add_parser(
