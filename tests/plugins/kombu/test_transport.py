@@ -234,6 +234,7 @@ def test_an_eta_is_a_time_at_the_broker(rocketmq: ThreadedRocketMQ) -> None:
         ("2999-01-01T00:00:00+00:00", {"TIMER_DELAY_MS"}),
         ((datetime.now(UTC) + timedelta(days=1)).isoformat(), {"TIMER_DELIVER_MS"}),
     ],
+    ids=["none", "no time", "no zone", "past", "too far ahead", "tomorrow"],
 )
 def test_what_an_eta_asks_for(eta: str | None, properties: set[str]) -> None:
     """A time without a zone, or in the past, is nothing for the broker; one too far ahead is as late as it
