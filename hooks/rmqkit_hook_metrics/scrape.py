@@ -1,9 +1,11 @@
-"""Produces all metrics as text, in pieces, between which the broker can work."""
+"""Produces all metrics, in pieces, between which the broker can work."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from typing import Generic, TypeVar
 
+from rmqkit.config import Config
 from rmqkit.model import names
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.metrics import LOCAL, Family, Labels
@@ -16,8 +18,9 @@ from rmqkit_hook_metrics.counting import Counts, Histogram
 from rmqkit_hook_metrics.hooks import SCHEDULE_GROUP, flag
 from rmqkit_hook_metrics.lag import LagMeter, TimeSlices, TopicLag
 from rmqkit_hook_metrics.settings import Chosen, ExporterSettings, MetricsSettings, parse_labels
-from rmqkit_hook_metrics.text import Writer
+from rmqkit_hook_metrics.text import Form
 
+T = TypeVar("T")
 _TOPIC = ("topic", "message_type", "is_system")
 _OUT = ("topic", "consumer_group", "is_system")
 _LAG = ("consumer_group", "topic", "is_retry", "is_system")
@@ -164,25 +167,28 @@ DISABLED_FILTERS = Family(
 )
 
 
-class Scrape:
-    """Produces the text for one broker. Several scrapes may run at a time."""
+def common_labels(config: Config) -> dict[str, str]:
+    """The labels of every sample of a broker."""
+    return parse_labels(config.owned(ExporterSettings).metrics_label) | {
+        "cluster": config.broker_cluster_name,
+        "node_type": "broker",
+        "node_id": config.broker_name,
+    }
 
-    def __init__(self, broker: Broker, counts: Counts, settings: MetricsSettings) -> None:
-        config = broker.config
-        common = parse_labels(config.owned(ExporterSettings).metrics_label) | {
-            "cluster": config.broker_cluster_name,
-            "node_type": "broker",
-            "node_id": config.broker_name,
-        }
+
+class Scrape(Generic[T]):
+    """Produces the figures of one broker in some form. Several scrapes may run at a time."""
+
+    def __init__(self, broker: Broker, counts: Counts, settings: MetricsSettings, form: Form[T]) -> None:
         self._broker = broker
         self._counts = counts
         self._settings = settings
         self._chosen = Chosen(settings)
-        self._writer = Writer(common, settings.unit_suffix)
+        self._form = form
         self._lag = LagMeter(broker, counts, self._chosen)
 
-    async def text(self) -> AsyncGenerator[str]:
-        """The lines, a few at a time."""
+    async def parts(self) -> AsyncGenerator[T]:
+        """The figures, a few at a time."""
         slices = TimeSlices()
         self._forget()
         for lines in (self._counted(), self._broker_gauges(), self._services()):
@@ -203,8 +209,8 @@ class Scrape:
             lambda key: key[0] in topics and (key[1] in groups or key[1] == SCHEDULE_GROUP)
         )
 
-    def _counted(self) -> Iterator[str]:
-        lines, counts = self._writer.lines, self._counts
+    def _counted(self) -> Iterator[T]:
+        lines, counts = self._form.lines, self._counts
         incoming = [
             ((topic, kind, flag(names.is_system_topic(topic))), counted)
             for (topic, kind), counted in sorted(counts.incoming.items())
@@ -240,8 +246,8 @@ class Scrape:
             ],
         )
 
-    def _broker_gauges(self) -> Iterator[str]:
-        lines, broker, registry = self._writer.lines, self._broker, self._broker.registry
+    def _broker_gauges(self) -> Iterator[T]:
+        lines, broker, registry = self._form.lines, self._broker, self._broker.registry
         yield from lines(PERMISSION, [((), broker.config.broker_permission)])
         yield from lines(ROLE, [((each.value,), each is broker.role.current) for each in Role])
         yield from lines(TOPICS, [((), len(broker.topics.configs))])
@@ -273,7 +279,7 @@ class Scrape:
             [((kind,), len(server.disabled())) for kind, server in sorted(registry.filter_servers.items())],
         )
 
-    def _services(self) -> Iterator[str]:
+    def _services(self) -> Iterator[T]:
         """What services tell of themselves; a family that several have is written once."""
         found: dict[Family, list[tuple[Labels, float]]] = {}
         for service in self._broker.registry.services.values():
@@ -281,9 +287,9 @@ class Scrape:
                 for family, samples in service.metrics():
                     found.setdefault(family, []).extend(samples)
         for family, values in found.items():
-            yield from self._writer.lines(family, values)
+            yield from self._form.lines(family, values)
 
-    async def _lags(self, slices: TimeSlices) -> AsyncIterator[str]:
+    async def _lags(self, slices: TimeSlices) -> AsyncIterator[T]:
         found = [(_labels(lag), lag) async for lag in self._lag.topics(slices)]
         values: tuple[tuple[Family, Callable[[TopicLag], int]], ...] = (
             (LAG, lambda lag: lag.messages),
@@ -293,7 +299,7 @@ class Scrape:
             (READY, lambda lag: lag.ready),
         )
         for family, value_of in values:
-            for line in self._writer.lines(family, ((labels, value_of(lag)) for labels, lag in found)):
+            for line in self._form.lines(family, ((labels, value_of(lag)) for labels, lag in found)):
                 yield line
         if self._settings.queue_lag:
             queues = (
@@ -301,10 +307,10 @@ class Scrape:
                 for _, lag in found
                 for queue in lag.queues
             )
-            for line in self._writer.lines(QUEUE_LAG, queues):
+            for line in self._form.lines(QUEUE_LAG, queues):
                 yield line
 
-    async def _storage(self) -> list[str]:
+    async def _storage(self) -> list[T]:
         store = self._broker.store
         disk = await gauges.disk(store)
         values: list[tuple[Family, float | None]] = [
@@ -319,7 +325,7 @@ class Scrape:
             line
             for family, value in values
             if value is not None
-            for line in self._writer.lines(family, [(LOCAL, value)])
+            for line in self._form.lines(family, [(LOCAL, value)])
         ]
 
 

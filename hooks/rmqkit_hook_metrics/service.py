@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 
 import trio
 
-from rmqkit.errors import ConfigError
+from rmqkit.errors import ConfigError, how_to_install
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
 from rmqkit.toolkit.http import Page, Responder
 from rmqkit_hook_metrics.counting import Counts
 from rmqkit_hook_metrics.hooks import Counting, Deliveries
-from rmqkit_hook_metrics.scrape import Scrape
+from rmqkit_hook_metrics.scrape import Scrape, common_labels
 from rmqkit_hook_metrics.settings import ExporterSettings, MetricsSettings, parse_labels
-from rmqkit_hook_metrics.text import CONTENT_TYPE
+from rmqkit_hook_metrics.text import CONTENT_TYPE, Writer
 
 _log = logging.getLogger(__name__)
 _LINE = "text/plain; charset=utf-8"
@@ -48,11 +48,13 @@ class MetricsService(Service):
         broker.stats.on_delivery.append(Deliveries(self._counts))
 
     async def run(self, broker: Broker, task_status: trio.TaskStatus[None]) -> None:
-        scrape = Scrape(broker, self._counts, self._settings)
+        settings, labels = self._settings, common_labels(broker.config)
+        scrape = Scrape(broker, self._counts, settings, Writer(labels, settings.unit_suffix))
+        push = self._push(broker, labels) if settings.otlp_endpoint else None
         responder = Responder(
             self.name,
             {
-                "/metrics": Page(CONTENT_TYPE, scrape.text),
+                "/metrics": Page(CONTENT_TYPE, scrape.parts),
                 "/healthz": Page(_LINE, _healthy),
                 "/readyz": Page(_LINE, partial(_role, broker), partial(_ready_status, broker)),
             },
@@ -64,7 +66,21 @@ class MetricsService(Service):
         _log.info("metrics at http://%s:%s/metrics", host, port)
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(trio.serve_listeners, responder.serve, listeners))
+            if push is not None:
+                nursery.start_soon(push)
             task_status.started()
+
+    def _push(self, broker: Broker, labels: Mapping[str, str]) -> Callable[[], Awaitable[None]]:
+        """What sends the figures to a collector. Raises ConfigError without the extra."""
+        try:
+            from rmqkit_hook_metrics.otlp import OtlpForm, OtlpPush
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"plugins.metrics.otlpEndpoint needs an extra ({error}): {how_to_install('otlp')}"
+            ) from error
+        settings = self._settings
+        push = OtlpPush(settings.otlp_endpoint, settings.otlp_interval_ms, labels)
+        return partial(push.run, Scrape(broker, self._counts, settings, OtlpForm(broker.clock)))
 
 
 async def _healthy() -> AsyncGenerator[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from rmqkit.config import PORT
+from rmqkit.config import PORT, IntervalMs
 from rmqkit.errors import ConfigError
 
 
@@ -25,12 +25,14 @@ class ExporterSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Settings of the metrics.
 
-    unit_suffix  whether names end with their unit, as in rocketmq_consumer_lag_latency_milliseconds (as
-                 Apache's broker 5.3 does)
-    queue_lag    whether to report the lag of each queue in addition to that of each topic
-    rpc_latency  whether to time each request, see docs/hooks.md
-    topics       patterns (* and ?) of the topics that have figures of their own
-    groups       the same of consumer groups
+    unit_suffix       whether names end with their unit, as in rocketmq_consumer_lag_latency_milliseconds (as
+                      Apache's broker 5.3 does)
+    queue_lag         whether to report the lag of each queue in addition to that of each topic
+    rpc_latency       whether to time each request, see docs/hooks.md
+    topics            patterns (* and ?) of the topics that have figures of their own
+    groups            the same of consumer groups
+    otlp_endpoint     URL of a collector to which the figures are sent; empty for none
+    otlp_interval_ms  time between two of them
     """
 
     unit_suffix: bool = True
@@ -38,6 +40,8 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     rpc_latency: bool = False
     topics: tuple[str, ...] = ("*",)
     groups: tuple[str, ...] = ("*",)
+    otlp_endpoint: str = ""
+    otlp_interval_ms: IntervalMs = 60_000
 
 
 class Chosen:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, TypeVar
 
 from rmqkit.plugin.metrics import Family, Labels
 from rmqkit_hook_metrics.counting import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Form(Protocol[T_co]):
+    """A form of figures."""
+
+    def lines(self, family: Family, samples: Iterable[tuple[Labels, float | Histogram]]) -> Iterator[T_co]:
+        """The parts of a family with its samples; none without samples."""
 
 
 class Writer:
