@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from rmqkit.config import live_keys, parse_properties, properties_text, with_texts
-from rmqkit.errors import ConfigError, RequestRefused
+from rmqkit.config import Config, live_keys, parse_properties, properties_text
+from rmqkit.errors import RequestRefused
 from rmqkit.model.route import KVTable
 from rmqkit.model.text import text_of
 from rmqkit.plugin.request import Answer, Outcome, Peer
@@ -14,12 +14,12 @@ from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.headers import KvConfigRequestHeader, KvNamespaceRequestHeader, PutKvConfigRequestHeader
 from rmqkit.protocol.headers.base import Header
+from rmqkit.toolkit.settings_changes import SettingsChanges
 from rmqkit_namesrv.settings import NameServerSettings
 from rmqkit_namesrv.state import Handler, NameServerState, json_body
 
 #: Keys that cannot be set remotely (Java: NamesrvConfig.configBlackList and its fixed entries).
 _FORBIDDEN = frozenset({"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"})
-_CHANGEABLE = frozenset(live_keys([NameServerSettings]))
 
 
 class GetKvConfigResponseHeader(Header, kw_only=True):
@@ -29,6 +29,13 @@ class GetKvConfigResponseHeader(Header, kw_only=True):
 class SettingsRequests:
     def __init__(self, state: NameServerState) -> None:
         self._state = state
+        self._changes = SettingsChanges(
+            lambda: state.config,
+            [NameServerSettings],
+            live_keys([NameServerSettings]),
+            lambda: _FORBIDDEN,
+            self._apply,
+        )
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -74,31 +81,19 @@ class SettingsRequests:
         return answer(request, body=json_body(KVTable(table=table)))
 
     def update_config(self, request: Command, peer: Peer) -> Outcome:
-        """Apply settings given as properties text. All are applied or none. The change lasts until the
-        process ends: Java writes it to its file, but here the file belongs to the operator. A key that cannot
-        change at run time is refused; Java ignores it silently."""
+        """Change settings given as properties text, all or none, as a broker does. A key that cannot change
+        at run time is refused; Java ignores it silently."""
+        return peer.answer_async(request, partial(self._update_config, request))
+
+    async def _update_config(self, request: Command) -> Answer:
         given = parse_properties(text_of(request.body))
-        forbidden = sorted(_FORBIDDEN.intersection(given))
-        if forbidden:
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION, f"Can not update config in black list: {', '.join(forbidden)}"
-            )
-        fixed = sorted(given.keys() - _CHANGEABLE)
-        if fixed:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"{', '.join(fixed)} cannot be changed while the name server runs; these can:"
-                f" {', '.join(sorted(_CHANGEABLE))}",
-            )
-        sources = dict.fromkeys(given, f"request of {peer.remote_text}")
-        try:
-            self._state.config = with_texts(self._state.config, given, sources, [NameServerSettings])
-        except ConfigError as error:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        self._state.settings = self._state.config.owned(NameServerSettings)
-        for listener in list(self._state.on_change):
+        return answer(request, remark=await self._changes.update(given))
+
+    def _apply(self, fresh: Config, changed: list[str]) -> None:
+        state = self._state
+        state.config, state.settings = fresh, fresh.owned(NameServerSettings)
+        for listener in list(state.on_change):
             listener()
-        return answer(request)
 
     def get_config(self, request: Command, peer: Peer) -> Outcome:
         return answer(request, body=properties_text(self._state.config, self._state.kinds).encode())

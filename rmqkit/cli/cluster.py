@@ -1,4 +1,5 @@
-"""`rmqkit cluster backup|restore`: the messages and tables of running brokers in a directory, and back."""
+"""`rmqkit cluster settings|set|backup|restore`: settings of running servers, and their messages and tables in
+a directory, and back."""
 
 from __future__ import annotations
 
@@ -28,6 +29,18 @@ _PIECE_BYTES = 256 * 1024
 
 def _arguments(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    shown = actions.add_parser("settings", help="the settings of running masters, or of name servers")
+    shown.add_argument("keys", nargs="*", metavar="KEY", help="only these")
+    changed = actions.add_parser("set", help="change settings of running masters, or of name servers")
+    pair = "as in broker.conf; docs/configuration.md lists those that may be changed"
+    changed.add_argument("pairs", nargs="+", type=options.key_value, metavar="KEY=VALUE", help=pair)
+    for action in (shown, changed):
+        which = action.add_mutually_exclusive_group()
+        which.add_argument("--broker", metavar="NAME", help="only of this broker")
+        which.add_argument("--cluster", metavar="NAME", help="only of the brokers of this cluster")
+        which.add_argument("--name-servers", action="store_true", help="of the name servers")
+        options.add_client(action)
+        options.add_json(action)
     backup = actions.add_parser(
         "backup", help="copy messages, topics, groups and offsets of running masters into a directory"
     )
@@ -49,9 +62,56 @@ def _arguments(parser: ArgumentParser) -> None:
 
 
 def _run(arguments: Namespace) -> int:
-    if arguments.action == "restore":
-        return _restore(arguments)
-    return anyio.run(_back_up, arguments, backend="trio")
+    match arguments.action:
+        case "restore":
+            return _restore(arguments)
+        case "backup":
+            return anyio.run(_back_up, arguments, backend="trio")
+        case "settings":
+            return anyio.run(_settings, arguments, backend="trio")
+    return anyio.run(_set, arguments, backend="trio")
+
+
+async def _settings(arguments: Namespace) -> int:
+    async with options.client_of(arguments) as client:
+        admin = client.admin
+        if arguments.name_servers:
+            found = await admin.name_server_settings()
+        else:
+            masters = await admin.masters(broker=arguments.broker, cluster=arguments.cluster)
+            found = {name: await admin.broker_settings(address) for name, address in masters.items()}
+    wanted = set(arguments.keys)
+    unknown = sorted(wanted.difference(*found.values()))
+    if unknown:
+        raise ConfigError(f"no server has a setting {unknown[0]!r}")
+    chosen = {
+        name: {key: value for key, value in sorted(values.items()) if not wanted or key in wanted}
+        for name, values in found.items()
+    }
+    if arguments.json:
+        output.as_json(chosen)
+    else:
+        rows = [(name, key, value) for name, values in chosen.items() for key, value in values.items()]
+        output.table(("SERVER", "SETTING", "VALUE"), rows)
+    return 0
+
+
+async def _set(arguments: Namespace) -> int:
+    """Change the settings, one server after the other; the first that refuses ends it."""
+    values = dict(arguments.pairs)
+    async with options.client_of(arguments) as client:
+        if arguments.name_servers:
+            found = await client.admin.change_name_server_settings(values)
+        else:
+            found = await client.admin.change_broker_settings(
+                values, broker=arguments.broker, cluster=arguments.cluster
+            )
+    if arguments.json:
+        output.as_json([{"server": name, "remark": remark} for name, remark in found.items()])
+    else:
+        for name, remark in found.items():
+            output.line(f"{name}: changed, {remark}" if remark else f"{name}: changed, also in its file")
+    return 0
 
 
 async def _back_up(arguments: Namespace) -> int:
@@ -152,4 +212,4 @@ def _copy_file(source: str, target: str) -> None:
     shutil.copystat(source, target)
 
 
-CLUSTER = Verb("back up running brokers, and restore them", _arguments, _run)
+CLUSTER = Verb("settings of running servers; back up running brokers, and restore them", _arguments, _run)

@@ -31,7 +31,7 @@ def address(text: str) -> Address:
         raise ArgumentTypeError(str(error)) from error
 
 
-def _key_value(text: str) -> tuple[str, str]:
+def key_value(text: str) -> tuple[str, str]:
     """An argparse type for `--set KEY=VALUE`."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
@@ -71,7 +71,7 @@ def _add_config(parser: ArgumentParser) -> None:
 
 def add_pairs(parser: ArgumentParser, name: str, text: str) -> None:
     """A repeatable option whose values are pairs."""
-    parser.add_argument(name, metavar="KEY=VALUE", type=_key_value, action="append", default=[], help=text)
+    parser.add_argument(name, metavar="KEY=VALUE", type=key_value, action="append", default=[], help=text)
 
 
 def add_client(parser: ArgumentParser) -> None:

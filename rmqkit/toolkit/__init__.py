@@ -24,6 +24,7 @@ Its modules build on the interfaces of `rmqkit.plugin`:
     restored          stored records as messages that can be put again
     self_signed       the certificate of the TLS test mode, for transports
     set_aside         puts aside what a service cannot read or deliver
+    settings_changes  changes of settings of a running server
     signing           signs the requests of a client, or of a server to another one
     sockets           accepted sockets of the operating system, for transports
     system_clock      wall-clock time outside tests

@@ -12,7 +12,7 @@ import trio.testing
 from rmqkit.cli.backup import BackupStalled, _catch_up
 from rmqkit.client import BlockingClient, Message
 from rmqkit.testing.broker import running_broker
-from tests.cli.conftest import Ready, Run, Start
+from tests.cli.conftest import Ready, Run, Start, Verbs
 
 #: Small files, so that a backup has several.
 SMALL = ("--set", "mappedFileSizeCommitLog=131072", "--set", "maxMessageSize=16384")
@@ -65,6 +65,27 @@ def test_a_running_broker_comes_back(start: Start, rmqkit: Run, tmp_path: Path, 
         assert sum(each.lag for each in progress.values()) == 70
         assert read(rmqkit, ("--namesrv", second.where["namesrv"]), 90) == 70
         assert [each.body[:2] for each in client.admin.query_by_key("Orders", "k99")] == [b"99"]
+
+
+def test_settings_of_running_servers(verbs: Verbs, server: Ready) -> None:
+    """They are shown and changed, at brokers and at name servers; what is refused is named, and changes
+    nothing."""
+    assert verbs.json("cluster", "settings", "fileReservedTime") == {"broker-a": {"fileReservedTime": "72"}}
+    table = verbs.text("cluster", "settings", "--broker", "broker-a").splitlines()
+    assert ["broker-a", "fileReservedTime", "72"] in [line.split() for line in table]
+    said = verbs.text("cluster", "set", "fileReservedTime=48", "deleteFileBatchMax=9")
+    assert said.startswith("broker-a: changed, until the next start only")
+    (changed,) = verbs.json("cluster", "set", "fileReservedTime=24", "--cluster", "DefaultCluster")
+    assert (changed["server"], "until the next start only" in changed["remark"]) == ("broker-a", True)
+    assert verbs.json("cluster", "settings", "fileReservedTime") == {"broker-a": {"fileReservedTime": "24"}}
+    failed = verbs.text("cluster", "set", "fileReservedTime=x", code=1)
+    assert "nothing was changed" in failed
+    assert "no server has a setting 'nothing'" in verbs.text("cluster", "settings", "nothing", code=2)
+    where = server.where["namesrv"]
+    said = verbs.text("cluster", "set", "scanNotActiveBrokerInterval=7000", "--name-servers")
+    assert said.startswith(f"{where}: changed")
+    shown = verbs.json("cluster", "settings", "scanNotActiveBrokerInterval", "--name-servers")
+    assert shown == {where: {"scanNotActiveBrokerInterval": "7000"}}
 
 
 def test_what_cannot_be_backed_up_or_restored(start: Start, rmqkit: Run, tmp_path: Path) -> None:

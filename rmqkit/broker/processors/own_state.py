@@ -9,7 +9,7 @@ from rmqkit import config as settings
 from rmqkit.broker.processors import runtime_info
 from rmqkit.broker.processors.by_code import ProcessorByCode
 from rmqkit.broker.run.context import BrokerContext
-from rmqkit.broker.run.live_settings import LiveSettings
+from rmqkit.broker.run.live_settings import live_settings
 from rmqkit.broker.stats_items import DAY, HOUR, MINUTE, Change
 from rmqkit.errors import RequestRefused
 from rmqkit.model.text import text_of
@@ -26,7 +26,7 @@ class OwnStateProcessor(ProcessorByCode):
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._live_settings = LiveSettings(broker)
+        self._live_settings = live_settings(broker)
         self._handlers = {
             RequestCode.GET_BROKER_CONFIG: self._broker_config,
             RequestCode.VIEW_BROKER_STATS_DATA: self._stats_data,

@@ -4,7 +4,7 @@ and G1)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import anyio
@@ -235,10 +235,43 @@ class Admin:
     async def broker_settings(self, address: str) -> dict[str, str]:
         """The settings of a broker as texts (GET_BROKER_CONFIG)."""
         command = request(RequestCode.GET_BROKER_CONFIG)
-        response = await self._call(address, command, f"asking {address} for its settings")
-        text = response.body.decode("utf-8", "replace")
-        pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
-        return {key.strip(): value.strip() for key, separator, value in pairs if separator}
+        return _pairs(await self._call(address, command, f"asking {address} for its settings"))
+
+    async def name_server_settings(self) -> dict[str, dict[str, str]]:
+        """Address of each name server -> its settings as texts (GET_NAMESRV_CONFIG)."""
+        return {
+            address: _pairs(
+                await self._call(
+                    address, request(RequestCode.GET_NAMESRV_CONFIG), f"asking {address} for its settings"
+                )
+            )
+            for address in await self._instance.name_servers.known()
+        }
+
+    async def change_broker_settings(
+        self, values: Mapping[str, str], *, broker: str | None = None, cluster: str | None = None
+    ) -> dict[str, str | None]:
+        """Change settings of the selected masters while they run, at each all or none (UPDATE_BROKER_CONFIG).
+        Returns what each broker remarks: None when the change is in its configuration file, too. Stops at the
+        first one that refuses, with BrokerError, and raises ClientError when there is no master."""
+        chosen = await self._masters.addresses(broker, cluster)
+        return {
+            name: await self._change(RequestCode.UPDATE_BROKER_CONFIG, address, values)
+            for name, address in chosen.items()
+        }
+
+    async def change_name_server_settings(self, values: Mapping[str, str]) -> dict[str, str | None]:
+        """Change settings of all name servers while they run (UPDATE_NAMESRV_CONFIG), as
+        `change_broker_settings`; by address."""
+        return {
+            address: await self._change(RequestCode.UPDATE_NAMESRV_CONFIG, address, values)
+            for address in await self._instance.name_servers.known()
+        }
+
+    async def _change(self, code: RequestCode, address: str, values: Mapping[str, str]) -> str | None:
+        body = "".join(f"{key}={value}\n" for key, value in values.items()).encode()
+        answer = await self._call(address, request(code, body=body), f"changing settings of {address}")
+        return answer.remark
 
     @in_namespace
     async def topic_config(self, topic: str, address: str) -> TopicConfig | None:
@@ -381,6 +414,13 @@ class Admin:
 
     async def _call(self, address: str, command: Command, doing: str) -> Command:
         return await self._instance.call(address, command, doing, ADMIN_TIMEOUT_MS)
+
+
+def _pairs(answer: Command) -> dict[str, str]:
+    """Settings in the form of properties."""
+    text = answer.body.decode("utf-8", "replace")
+    pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+    return {key.strip(): value.strip() for key, separator, value in pairs if separator}
 
 
 def masters_of(route: TopicRouteData) -> dict[str, str]:

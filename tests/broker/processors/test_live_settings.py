@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rmqkit import config as settings
-from rmqkit.broker.run.live_settings import LiveSettings
+from rmqkit.broker.run.live_settings import live_settings
 from rmqkit.config import with_texts
 from rmqkit.errors import RequestRefused
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -151,7 +151,7 @@ async def test_a_file_that_cannot_be_written_changes_nothing(desk: BrokerHarness
     with_file(desk, path, "fileReservedTime=48\n")
     path.unlink()
     with pytest.raises(RequestRefused, match="cannot be written"):
-        await LiveSettings(desk.broker).update({"fileReservedTime": "12"})
+        await live_settings(desk.broker).update({"fileReservedTime": "12"})
     assert desk.broker.config.owned(RetentionSettings).file_reserved_time == 48
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,7 +13,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmqkit.config import Config
+from rmqkit.config import Config, load
 from rmqkit.model.topic import DataVersion, TopicConfig
 from rmqkit.plugin.request import Ticket
 from rmqkit.protocol.codes import RequestCode, ResponseCode
@@ -429,14 +430,16 @@ async def test_order_of_topics(make_desk: Callable[[Config], BrokerHarness]) -> 
 
 
 @pytest.mark.row("S364")
-def test_settings(desk: BrokerHarness) -> None:
-    """Settings read at run time can be changed, all or none; protected ones are NO_PERMISSION, others are
-    refused by name."""
+async def test_settings(desk: BrokerHarness, tmp_path: Path) -> None:
+    """Settings read at run time can be changed, all or none, and are written to the file where there is one;
+    protected ones are NO_PERMISSION, others are refused by name."""
 
-    def update(text: bytes) -> Command:
-        return desk.ask(command(RequestCode.UPDATE_NAMESRV_CONFIG, text))
+    async def update(text: bytes) -> Command:
+        return await desk.ask_waiting(command(RequestCode.UPDATE_NAMESRV_CONFIG, text))
 
-    assert update(b"orderMessageEnable=TRUE\nscanNotActiveBrokerInterval = 1000").code == ResponseCode.SUCCESS
+    changed = await update(b"orderMessageEnable=TRUE\nscanNotActiveBrokerInterval = 1000")
+    assert changed.code == ResponseCode.SUCCESS
+    assert "until the next start only" in str(changed.remark)
     assert (
         desk.state.settings.order_message_enable,
         desk.state.settings.scan_not_active_broker_interval,
@@ -444,18 +447,23 @@ def test_settings(desk: BrokerHarness) -> None:
     shown = desk.ask(command(RequestCode.GET_NAMESRV_CONFIG)).body
     assert b"orderMessageEnable=true\n" in shown
     for key in ("configStorePath", "kvConfigPath", "rocketmqHome", "configBlackList"):
-        assert update(f"{key}=x".encode()).code == ResponseCode.NO_PERMISSION
+        assert (await update(f"{key}=x".encode())).code == ResponseCode.NO_PERMISSION
     for text in (
         b"orderMessageEnable=false\nlistenPort=1",
         b"noSuchKey=1",
         b"orderMessageEnable=maybe",
         b"\xff=1",
+        b"scanNotActiveBrokerInterval=0",
     ):
-        answer = update(text)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
+        answer = await update(text)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
         assert answer.remark
-    assert update(b"scanNotActiveBrokerInterval=0").code == ResponseCode.SYSTEM_ERROR
     assert desk.ask(command(RequestCode.GET_NAMESRV_CONFIG)).body == shown
+    path = tmp_path / "namesrv.conf"
+    path.write_text("# mine\nscanNotActiveBrokerInterval=2000\n")
+    desk.state.config = load(path, environ={})
+    assert (await update(b"scanNotActiveBrokerInterval=3000")).remark is None
+    assert path.read_text() == "# mine\nscanNotActiveBrokerInterval=3000\n"
 
 
 def test_unknown_codes(desk: BrokerHarness) -> None:
