@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import version
 from math import inf
 
 import trio
@@ -24,7 +25,6 @@ from opentelemetry.sdk.metrics.export import Histogram as HistogramData
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from rmqkit import __version__
 from rmqkit.plugin.clock import Clock
 from rmqkit.plugin.metrics import Family, Labels
 from rmqkit_hook_metrics.counting import Histogram
@@ -84,7 +84,9 @@ class OtlpPush:
     def __init__(self, endpoint: str, interval_ms: int, labels: Mapping[str, str]) -> None:
         self._exporter = OTLPMetricExporter(endpoint=endpoint)
         self._interval_s = interval_ms / 1000
-        self._resource = Resource({"service.name": "rmqkit", "service.version": __version__} | dict(labels))
+        self._scope = InstrumentationScope("rmqkit", version("rmqkit"))
+        described = {"service.name": "rmqkit", "service.version": version("rmqkit")}
+        self._resource = Resource(described | dict(labels))
 
     async def run(self, scrape: Scrape[Metric]) -> None:
         """Until cancelled. What the collector does not take is logged, and the next time has it: counters are
@@ -93,7 +95,7 @@ class OtlpPush:
         while True:
             await trio.sleep(self._interval_s)
             metrics = [metric async for metric in scrape.parts()]
-            scope = ScopeMetrics(InstrumentationScope("rmqkit", __version__), metrics, "")
+            scope = ScopeMetrics(self._scope, metrics, "")
             data = MetricsData([ResourceMetrics(self._resource, [scope], "")])
             result = await trio.to_thread.run_sync(self._exporter.export, data, abandon_on_cancel=True)
             is_taken = result is MetricExportResult.SUCCESS

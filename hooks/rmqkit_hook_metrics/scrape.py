@@ -249,7 +249,7 @@ class Scrape(Generic[T]):
     def _broker_gauges(self) -> Iterator[T]:
         lines, broker, registry = self._form.lines, self._broker, self._broker.registry
         yield from lines(PERMISSION, [((), broker.config.broker_permission)])
-        yield from lines(ROLE, [((each.value,), each is broker.role.current) for each in Role])
+        yield from lines(ROLE, [((each.value,), int(each is broker.role.current)) for each in Role])
         yield from lines(TOPICS, [((), len(broker.topics.configs))])
         yield from lines(GROUPS, [((), len(broker.groups.configs))])
         yield from lines(WATER_MARK, gauges.waiting(broker))

@@ -27,8 +27,8 @@ from rmqkit_console.settings import (
 )
 
 _LIBRARIES = ("hypercorn", "jinja2", "starlette")
-#: Returns when the console shall stop.
-Until = Callable[[], Awaitable[object]]
+#: Returns when the console shall stop; it is started before the ready line, and from then on notices it.
+Until = Callable[[trio.TaskStatus[None]], Awaitable[None]]
 
 
 def run(arguments: Namespace, until: Until) -> int:
@@ -56,14 +56,22 @@ async def _serve(config: Config, chosen: ConsoleSettings, arguments: Namespace, 
         config.namesrv_addr, config=config, transport=arguments.transport, namespace=arguments.namespace
     )
     async with client, trio.open_nursery() as nursery:
+        asked = trio.Event()
+
+        async def watch(task_status: trio.TaskStatus[None]) -> None:
+            await until(task_status)
+            asked.set()
+
+        await nursery.start(watch)
         address: Address = await nursery.start(serve, client, chosen)
         output.line(f"rmqkit ready console=http://{address}/ namesrv={config.namesrv_addr}")
-        await until()
+        await asked.wait()
         nursery.cancel_scope.cancel()
 
 
-async def _signal() -> None:
+async def _signal(task_status: trio.TaskStatus[None]) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for _ in signals:
             return
 

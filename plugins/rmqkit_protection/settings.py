@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from rmqkit.config import LIVE, Live
+from rmqkit.config import LIVE, IntervalMs, Live
 
-WaitMs = Annotated[int, msgspec.Meta(gt=0), LIVE]
+WaitMs = Live[IntervalMs]
 
 
 class ProtectionSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

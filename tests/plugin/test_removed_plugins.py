@@ -210,8 +210,8 @@ def test_what_is_looked_up_by_name_is_missed_by_name(without: Callable[[str], No
 def test_every_built_in_plugin_is_removed_by_some_test() -> None:
     """A new plugin needs a case in this module."""
     looked_up = {"namesrv", "registration", "allocation"}
-    # Its setting is one of Apache's proxy, not of brokers.
-    only_works_without = {"message-type"}
+    # A setting of Apache's proxy, not of brokers, and a command.
+    only_works_without = {"message-type", "console"}
     others = looked_up | only_works_without
     assert ASKED_FOR.keys() | MISSED.keys() | REFUSED.keys() | others == BUILT_IN
 

@@ -87,7 +87,7 @@ async def test_automatic_creation_is_switched(desk: BrokerHarness) -> None:
             "take effect at the start only: mappedFileSizeConsumeQueue",
         ),
         ("storePathRootDir=/tmp", 29, "take effect at the start only: storePathRootDir"),
-        ("fileReservedTim=1", 29, "no settings of this broker, nothing was changed: fileReservedTim"),
+        ("fileReservedTim=1", 29, "no settings of this server, nothing was changed: fileReservedTim"),
         ("fileReservedTime=long", 29, "nothing was changed: setting fileReservedTime = 'long'"),
         ("fileReservedTime=-1", 29, "Expected `int` >= 0"),
     ],

@@ -30,18 +30,18 @@ def test_access_control_is_off_by_default(tmp_path: Path) -> None:
     """Without a setting the plugin is not even imported."""
     registry = loaded(tmp_path)
     assert not [plugin for plugin in registry.plugins if plugin.name == "acl" and plugin.enabled]
-    assert not registry.rpc_hooks.entries
+    assert not [entry for entry in registry.rpc_hooks.entries if entry.plugin == "acl"]
 
 
 def test_the_settings_switch_it_on(tmp_path: Path) -> None:
     """A server with authentication checks requests; one with credentials alone signs its own and checks
     nothing."""
     registry = loaded(tmp_path, **CHECKED)
-    assert [type(hook) for hook in registry.rpc_hooks] == [AccessHook]
+    assert [type(each.hook) for each in registry.rpc_hooks.entries if each.plugin == "acl"] == [AccessHook]
     assert [type(hook) for hook in registry.call_hooks] == [SignCalls]
     inner = {"innerClientAuthenticationCredentials": CHECKED["innerClientAuthenticationCredentials"]}
     registry = loaded(tmp_path, **inner)
-    assert not registry.rpc_hooks.entries
+    assert not [entry for entry in registry.rpc_hooks.entries if entry.plugin == "acl"]
     assert [type(hook) for hook in registry.call_hooks] == [SignCalls]
 
 

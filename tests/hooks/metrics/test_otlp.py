@@ -81,10 +81,7 @@ def figures(request: ExportMetricsServiceRequest) -> dict[str, dict[tuple[tuple[
 async def test_a_collector_gets_what_prometheus_gets(tmp_path: Path, collector: Collector) -> None:
     """The same names without units, the same labels and values; the broker is the resource. Counters and
     histograms are totals since its start."""
-    async with (
-        measured(tmp_path, **keys_of(collector)) as running,
-        ConnectionPool(connect=dialer()) as pool,
-    ):
+    async with measured(tmp_path, **keys_of(collector)) as running, ConnectionPool(connect=dialer()) as pool:
         await busy(Asker(pool, running))
         shown = await scraped(running)
         while not collector.taken.empty():

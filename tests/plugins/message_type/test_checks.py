@@ -133,4 +133,5 @@ async def test_nothing_is_checked_unless_the_setting_says_so(tmp_path: Path) -> 
         await declared(desk, "FIFO")
         assert (await desk.send("Typed")).code == 0
         assert not desk.broker.registry.send_message_hooks.entries
-        assert not desk.broker.registry.rpc_hooks.entries
+        names = [entry.plugin for entry in desk.broker.registry.rpc_hooks.entries]
+        assert "message-type" not in names
