@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rmqkit.model.queue import MessageQueue
     from rmqkit.plugin.hookspecs import hookimpl
 
-__version__ = "0.1.0"
+__version__ = "1.0.0rc1"
 __all__ = ["Message", "MessageQueue", "__version__", "hookimpl"]
 #: Imported on first use: every run of pytest imports this package for the entry point of its plugin.
 _HOMES = {

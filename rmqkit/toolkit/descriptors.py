@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 
 from rmqkit.limits import RESERVED_DESCRIPTORS
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows, where clients load the transports
+    resource = None  # type: ignore[assignment]
 
 
 def left_for_connections() -> bool:
@@ -21,5 +25,7 @@ def left_for_connections() -> bool:
 
 def is_reserved(descriptor: int) -> bool:
     """Whether a new descriptor belongs to the reserve."""
+    if resource is None:
+        return False
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft != resource.RLIM_INFINITY and descriptor >= soft - min(RESERVED_DESCRIPTORS, soft // 2)

@@ -3,12 +3,16 @@ sheet, section 5.2)."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
 from struct import Struct
 
-from rmqkit.errors import StoreInUse
+from rmqkit.errors import StoreError, StoreInUse
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows, where clients load the stores
+    fcntl = None  # type: ignore[assignment]
 
 #: Directories held by this process, by device and inode: a record lock does not keep out its own process, and
 #: closing any descriptor of the lock file would give the lock away.
@@ -27,8 +31,10 @@ class DirectoryLock:
         self._identity: tuple[int, int] | None = None
 
     def take(self) -> None:
-        """Create the directory and take the lock. Raises StoreInUse with the directory, OSError; then nothing
-        is locked."""
+        """Create the directory and take the lock. Raises StoreInUse with the directory, StoreError where the
+        system has no such locks, OSError; then nothing is locked."""
+        if fcntl is None:
+            raise StoreError("this system has no locks such as stores on disk need: brokers do not run here")
         self._root.mkdir(parents=True, exist_ok=True)
         status = self._root.stat()
         identity = (status.st_dev, status.st_ino)

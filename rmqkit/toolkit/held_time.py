@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import resource
 from time import perf_counter, thread_time
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows, where clients load the filters
+    resource = None  # type: ignore[assignment]
 
 #: Waits that are shorter in all do not count.
 _WAITED_S = 0.001
-#: Systems that do not count for each thread count for all.
-_OWN = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
 def switches() -> int:
-    """How often this thread has given up the processor because it waited."""
-    return resource.getrusage(_OWN).ru_nvcsw
+    """How often this thread has given up the processor because it waited; 0 where the system does not say, so
+    that waiting never counts. Systems that do not count for each thread count for all."""
+    if resource is None:
+        return 0
+    return resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)).ru_nvcsw
 
 
 class HeldTime:

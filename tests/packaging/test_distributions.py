@@ -95,7 +95,9 @@ def modules() -> set[str]:
 
 
 def test_the_source_distribution_builds_both(sdist: Path) -> None:
-    """It has the sources of the compiled part and the build hook, and nothing that was built."""
+    """It has the sources of the compiled part and the build hook, and nothing that was built; neither tests
+    nor benchmarks, so that it stays below two megabytes."""
+    assert sdist.stat().st_size < 2_000_000
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"hatch_build.py", "pyproject.toml", "rmqkit/speedups/_build.pyx"} <= names

@@ -7,7 +7,6 @@ A peer has no IP address and counts as `127.0.0.1:0`, which becomes the born hos
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 import stat
@@ -127,6 +126,9 @@ def _path(address: Address) -> Path:
 async def _alone_in(directory: Path) -> AsyncIterator[None]:
     """Lock the folder, so that two servers that start at once cannot both find a stale file and remove each
     other's new one. Raises OSError when the folder stays locked."""
+    # Windows has no such module, and clients there load the transports.
+    import fcntl
+
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for _ in range(_LOCK_TRIES):
