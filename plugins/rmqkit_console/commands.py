@@ -3,7 +3,6 @@ SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 from argparse import ArgumentParser, Namespace
 from collections.abc import Awaitable, Callable
@@ -23,10 +22,10 @@ from rmqkit_console.settings import (
     PLUGIN,
     ConsoleSettings,
     address_of,
+    has_libraries,
     login_of,
 )
 
-_LIBRARIES = ("hypercorn", "jinja2", "starlette")
 #: Returns when the console shall stop; it is started before the ready line, and from then on notices it.
 Until = Callable[[trio.TaskStatus[None]], Awaitable[None]]
 
@@ -34,7 +33,7 @@ Until = Callable[[trio.TaskStatus[None]], Awaitable[None]]
 def run(arguments: Namespace, until: Until) -> int:
     """Serve the console. Raises MissingExtra, ConfigError without a name server, for wrong settings and for
     an address that cannot be bound."""
-    if any(importlib.util.find_spec(library) is None for library in _LIBRARIES):
+    if not has_libraries():
         raise MissingExtra("the console", PLUGIN)
     log_lines.start_logging(arguments.log_level, arguments.log_format)
     config = _config(arguments)

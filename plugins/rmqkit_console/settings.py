@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ DEFAULT_LISTEN = "127.0.0.1:8080"
 #: Variable of the environment with the password, when no file is named.
 PASSWORD_VARIABLE = "RMQKIT_CONSOLE_PASSWORD"
 MIN_PASSWORD = 8
+_LIBRARIES = ("hypercorn", "jinja2", "starlette")
 _LOCALHOST = "localhost"
 
 
@@ -90,6 +92,11 @@ def login_of(settings: ConsoleSettings) -> Login | None:
     return Login(settings.user, password)
 
 
+def has_libraries() -> bool:
+    """Whether the extra `console` is installed."""
+    return all(find_spec(library) is not None for library in _LIBRARIES)
+
+
 def is_known_host(header: str, settings: ConsoleSettings) -> bool:
     """Whether a Host header names this console. A page elsewhere that has its own name resolved to this
     machine (DNS rebinding) sends that name; an address cannot be taken over so."""
@@ -121,6 +128,7 @@ __all__ = [
     "ConsoleSettings",
     "Login",
     "address_of",
+    "has_libraries",
     "is_known_host",
     "login_of",
 ]

@@ -88,6 +88,8 @@ def _serve_arguments(parser: ArgumentParser) -> None:
         " then have free ports unless they are chosen"
     )
     _add_address(parser, "--control", control)
+    console = "where pages show the cluster in a browser, such as 127.0.0.1:8080 (the extra console)"
+    parser.add_argument("--console", metavar="HOST:PORT", help=console)
     _add_brokers(parser)
 
 
@@ -127,6 +129,12 @@ def _serve(arguments: Namespace) -> int:
         return controlled.run(arguments)
     namesrv = str(arguments.namesrv) if arguments.namesrv else None
     flags = _listen_flags(arguments) | ({"store": "memory"} if arguments.memory else {})
+    if arguments.console is not None:
+        if arguments.brokers > 1 or arguments.replicas:
+            raise ConfigError(
+                "--console: beside several brokers run `rmqkit console --namesrv HOST:PORT` for all of them"
+            )
+        flags["plugins.console.listen"] = arguments.console
     config, registry = options.load_server(
         arguments, broker=True, name_server=True, namesrvListen=namesrv, **flags
     )

@@ -34,6 +34,17 @@ async def test_a_console_before_a_broker(tmp_path: Path, start: Start) -> None:
         assert await trio.to_thread.run_sync(console.stop) == 0
 
 
+def test_a_console_of_serve(start: Start, rmqkit: Run) -> None:
+    """The ready line has its address; with several brokers it is a program of its own."""
+    ports = ("--namesrv", "127.0.0.1:0", "--broker", "127.0.0.1:0", "--memory")
+    served = start("serve", *ports, "--console", "127.0.0.1:0")
+    page = httpx.get(f"http://{served.where['console']}/", params={"format": "json"}, timeout=60).json()
+    assert [each["broker"] for each in page["brokers"]] == ["broker-a"]
+    assert served.stop() == 0
+    refused = rmqkit("serve", "--brokers", "2", "--console", "127.0.0.1:0")
+    assert (refused.returncode, "rmqkit console --namesrv" in refused.stderr) == (2, True)
+
+
 async def test_a_console_with_a_login(tmp_path: Path, start: Start) -> None:
     """The password is in a file; pages lead to the form."""
     (tmp_path / "password").write_text("correct horse\n")

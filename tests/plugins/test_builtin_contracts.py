@@ -75,6 +75,7 @@ from tests.hooks import test_contracts as hooks
 from tests.plugins import test_contracts as plugins
 from tests.plugins.allocation import test_strategies as strategies
 from tests.plugins.console import test_commands as console_commands
+from tests.plugins.console import test_service as console
 from tests.plugins.dedup import test_contracts as dedup
 from tests.plugins.failover import test_commands as failover_commands
 from tests.plugins.filter import test_python as python_filters
@@ -454,6 +455,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("filter server", "PYTHON"): (python_filters, "check_filter_server"),
     ("filter index", "filter"): (filter_index, "check_filter_index"),
     ("service", "audit"): (None, "TestAudit"),
+    ("service", "console"): (console, "TestContract"),
     ("service", "dedup"): (dedup, "TestService"),
     ("service", "delay"): (None, "TestDelay"),
     ("service", "failover"): (None, "TestFailover"),
@@ -508,6 +510,7 @@ def test_everything_that_is_built_in_runs_the_contract_of_its_kind() -> None:
         "plugins.ha.elected": True,
         "plugins.failover.coordinator": "memory://contract",
         "plugins.transaction.store": "state-table",
+        "plugins.console.listen": "127.0.0.1:0",
     }
     registered = loader.load(load(environ={}, flags=flags)).registrations
     builtin = {(each.kind, each.name) for each in registered if each.kind not in VALUES}

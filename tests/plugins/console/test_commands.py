@@ -11,7 +11,7 @@ import trio
 from rmqkit.errors import ConfigError, MissingExtra
 from rmqkit.plugin.command import Verb
 from rmqkit.testing.command import CommandContract
-from rmqkit_console import commands
+from rmqkit_console import settings
 from rmqkit_console.commands import CONSOLE, run
 
 WHERE = ("--namesrv", "127.0.0.1:1", "--listen", "127.0.0.1:0")
@@ -57,6 +57,6 @@ def test_settings_of_a_file(tmp_path: Path) -> None:
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names what to install."""
-    monkeypatch.setattr(commands, "_LIBRARIES", ("no_such_library",))
+    monkeypatch.setattr(settings, "_LIBRARIES", ("no_such_library",))
     with pytest.raises(MissingExtra, match=r"\[console\]"):
         CONSOLE.run(_parsed(*WHERE))
