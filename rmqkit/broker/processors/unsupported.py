@@ -13,12 +13,10 @@ _FEATURES = {
         "POP_MESSAGE ACK_MESSAGE BATCH_ACK_MESSAGE CHANGE_MESSAGE_INVISIBLETIME NOTIFICATION POLLING_INFO"
         " QUERY_ASSIGNMENT SET_MESSAGE_REQUEST_MODE"
     ),
-    "pops without a lease, and the table of request modes": (
-        "PEEK_MESSAGE GET_ALL_MESSAGE_REQUEST_MODE POP_ROLLBACK"
-    ),
-    "messages timed to any moment": (
-        "RECALL_MESSAGE GET_TIMER_CHECK_POINT GET_TIMER_METRICS SWITCH_TIMER_ENGINE"
-    ),
+    "pops without a lease, and the table of request modes": "PEEK_MESSAGE GET_ALL_MESSAGE_REQUEST_MODE",
+    "pop records in RocksDB, from which they could be rolled back": "POP_ROLLBACK",
+    "messages timed to any moment": "RECALL_MESSAGE GET_TIMER_CHECK_POINT GET_TIMER_METRICS",
+    "timers in RocksDB, to which one could switch": "SWITCH_TIMER_ENGINE",
     "lite topics (the plugin pop)": (
         "POP_LITE_MESSAGE LITE_SUBSCRIPTION_CTL GET_BROKER_LITE_INFO"
         " GET_PARENT_TOPIC_INFO GET_LITE_TOPIC_INFO GET_LITE_CLIENT_INFO GET_LITE_GROUP_INFO"
