@@ -23,7 +23,8 @@ def rmqkit_register_commands(register: Register[Verb]) -> None:
 
 @hookimpl
 def rmqkit_register_services(register: Register[Service], config: Config) -> None:
-    """Raises ConfigError for wrong settings."""
+    """Register the console of a broker whose settings have an address for it. Raises ConfigError for wrong
+    settings."""
     if "listen" in config.plugins.get(PLUGIN, {}):
         settings = config.plugin_settings(PLUGIN, ConsoleSettings)
         address_of(settings)
