@@ -90,9 +90,10 @@ lint: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# Apache's Java clients and the Go client against rmqkit, and our client against Apache's broker. Needs Maven and Go.
+# Apache's Java clients and the Go client against rmqkit, and our client against Apache's broker. Needs Maven and Go. Fewer processes than for
+# other tests: each has up to three JVMs, whose clients have time limits.
 interop: $(READY)
-	$(PYTEST) tests/interop $(IN_PARALLEL)
+	$(PYTEST) tests/interop $(IN_PARALLEL) --maxprocesses 4
 
 # rmqkit and Apache's broker in one run, as ratios. Needs Maven.
 bench: $(READY)
