@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from rmqkit import __version__
+from rmqkit import __version__, log_lines
 from rmqkit import config as settings
 from rmqkit.cli import options, running
 from rmqkit.config import Config
@@ -120,7 +120,7 @@ async def _back_up(arguments: Namespace) -> int:
     from rmqkit.cli.backup import back_up
 
     directory: Path = arguments.directory
-    options.start_logging(Namespace(log_level="WARNING", log_format=None))
+    log_lines.start_logging("WARNING", None)
 
     def settings_of(values: Mapping[str, str]) -> Config:
         return settings.load(arguments.config, flags=dict(arguments.set) | dict(values))
