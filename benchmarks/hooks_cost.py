@@ -3,6 +3,7 @@
     python -m benchmarks.hooks_cost                    # five rounds, about eight minutes
     python -m benchmarks.hooks_cost --quick            # does it work?
     python -m benchmarks.hooks_cost --only audit
+    python -m benchmarks.hooks_cost --only access   # sends that a user signs, checked or not
 
 Every variant is a server of its own with an empty store. The servers take turns, each while the others are
 stopped, and the order of the turns changes from round to round. The figures are ratios to the server without
@@ -22,8 +23,12 @@ from pathlib import Path
 from benchmarks import peers
 from benchmarks.code import tell_code
 from benchmarks.measuring import run_load, touch_memory
+from rmqkit.client import BlockingClient
 
-OFF = "off"
+OFF, ACCESS = "off", "access"
+#: Who signs all sends once access control takes part: a user with policies, no super user.
+_USER = "bench:bench-password"
+_ADMIN, _PASSWORD = "admin", "admin-password"
 _METRICS = {"metricsPromExporterPort": "0"}
 VARIANTS: dict[str, dict[str, str]] = {
     OFF: {},
@@ -31,6 +36,16 @@ VARIANTS: dict[str, dict[str, str]] = {
     "audit": {"hooks": "audit"},
     "both": {"hooks": "metrics,audit", **_METRICS},
     "requests": {"hooks": "metrics", "plugins.metrics.rpcLatency": "true", **_METRICS},
+    ACCESS: {
+        "hooks": "acl",
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        # The route that the benchmarks look for before a load and after a pause.
+        "authenticationWhitelist": "105",
+        "authorizationWhitelist": "105",
+        "initAuthenticationUser": f'{{"username":"{_ADMIN}","password":"{_PASSWORD}"}}',
+        "innerClientAuthenticationCredentials": f'{{"accessKey":"{_ADMIN}","secretKey":"{_PASSWORD}"}}',
+    },
 }
 #: Fields of a load's report, and whether more is better.
 FIGURES = {"messages_per_s": True, "server_cpu_us_per_message": False}
@@ -49,17 +64,21 @@ Found = dict[str, dict[str, dict[str, list[float]]]]
 
 def measure(names: Sequence[str], rounds: int, seconds: float, fill: int, parent: Path | None) -> Found:
     """All rounds. Raises PeerError when a server ends or a load fails."""
-    found: Found = {load: {name: {figure: [] for figure in FIGURES} for name in names} for load in LOADS}
+    loads = loads_of(names)
+    fill_load = _FILL + loads["window"][len(LOADS["window"]) :]
+    found: Found = {load: {name: {figure: [] for figure in FIGURES} for name in names} for load in loads}
     with ExitStack() as stack:
         servers = {}
         for name in names:
             servers[name] = stack.enter_context(peers.running("rmqkit", VARIANTS[name], parent))
         for name, server in servers.items():
             with _alone(name, servers):
-                _load(server, [*_FILL, "--messages", str(fill)], seconds)
-                _load(server, [*LOADS["window"], "--seconds", str(seconds / 2)], seconds)
+                if name == ACCESS:
+                    _let_in(server)
+                _load(server, [*fill_load, "--messages", str(fill)], seconds)
+                _load(server, [*loads["window"], "--seconds", str(seconds / 2)], seconds)
         for number in range(rounds):
-            for load, arguments in LOADS.items():
+            for load, arguments in loads.items():
                 for name in list(names)[:: 1 if number % 2 else -1]:
                     touch_memory(seconds)
                     with _alone(name, servers):
@@ -68,6 +87,21 @@ def measure(names: Sequence[str], rounds: int, seconds: float, fill: int, parent
                     for figure in FIGURES:
                         found[load][name][figure].append(report[figure])
     return found
+
+
+def loads_of(names: Sequence[str]) -> dict[str, list[str]]:
+    """What is measured: all loads, or beside access control the sends, signed for every variant."""
+    if ACCESS not in names:
+        return LOADS
+    return {load: [*given, "--user", _USER] for load, given in LOADS.items() if given[0] == "send"}
+
+
+def _let_in(server: peers.Server) -> None:
+    """Make the user of the loads, who may send to their topics and nothing else."""
+    name, _, password = _USER.partition(":")
+    with BlockingClient(server.namesrv, access_key=_ADMIN, secret_key=_PASSWORD) as client:
+        client.access.set_user(name, password=password)
+        client.access.set_policy(name, ["Topic:bench", "Topic:filled"], ["Pub", "Get"])
 
 
 def _alone(name: str, servers: dict[str, peers.Server]) -> ExitStack:

@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     found["send"].add_argument("--batch", type=at_least(1), default=1, help=batch)
     more = "a further property of each message; repeatable"
     found["send"].add_argument("--property", action="append", default=[], metavar="NAME=VALUE", help=more)
+    found["send"].add_argument("--user", default="", metavar="NAME:PASSWORD", help="who signs the requests")
     _add_reading(found["pull"], found["backlog"])
     _add_popping(found["pop"])
     return top
@@ -110,7 +111,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.mode == "transact":
         halves = HalfShape(args.topic, args.size, 1, queues)
         return transact(brokers, halves, args.connections, args.in_flight, args.messages, seconds_of(args))
-    shape = SendShape(args.topic, args.size, args.batch, queues, properties=tuple(args.property))
+    further = tuple(args.property)
+    shape = SendShape(args.topic, args.size, args.batch, queues, properties=further, user=args.user)
     return send(brokers, shape, args.connections, args.in_flight, args.messages, seconds_of(args))
 
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rmqkit.protocol.signature import ACCESS_KEY, SIGNATURE, content_of, sign
+
 SUCCESS, TOPIC_NOT_EXIST, PULL_NOT_FOUND = 0, 17, 19
 SEND_V2, SEND_BATCH, PULL, GET_ROUTE = 310, 320, 11, 105
 TEMPLATE_TOPIC = "TBW102"
@@ -86,7 +88,8 @@ def batch_body(bodies: Sequence[bytes], properties: Sequence[bytes]) -> bytes:
 @dataclass(frozen=True)
 class SendShape:
     """What is sent: `batch` messages of `size` bytes in each request, to queues 0..queues-1 of `topic` in
-    turn; `properties` are further ones of each message, as `NAME=VALUE`."""
+    turn; `properties` are further ones of each message, as `NAME=VALUE`. `user`, as `NAME:PASSWORD`, signs;
+    then the keys of messages come again, for a signature covers them."""
 
     topic: str
     size: int
@@ -94,10 +97,12 @@ class SendShape:
     queues: int
     group: str = "load-producer"
     properties: tuple[str, ...] = ()
+    user: str = ""
 
     def frame(self, queue: int) -> bytes:
         """A request for one queue, carrying FIRST_OPAQUE wherever an opaque is to be patched in."""
-        keys = [f"7F0000011092{index:010X}{FIRST_OPAQUE}" for index in range(max(self.batch, 1))]
+        last = FIRST_OPAQUE + queue + 1 if self.user else FIRST_OPAQUE
+        keys = [f"7F0000011092{index:010X}{last}" for index in range(max(self.batch, 1))]
         further = "".join(f"{each.replace('=', chr(1), 1)}\x02" for each in self.properties)
         properties = [f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02{further}".encode() for key in keys]
         body = random.Random(self.size).randbytes(self.size)
@@ -112,10 +117,14 @@ class SendShape:
             "g": now_ms,
         }
         ext |= {"h": "0", "i": properties[0].decode(), "j": "0", "k": "false", "m": "false"}
-        if self.batch == 1:
-            return encode(SEND_V2, FIRST_OPAQUE, ext, body)
-        ext["m"] = "true"
-        return encode(SEND_BATCH, FIRST_OPAQUE, ext, batch_body([body] * self.batch, properties))
+        code = SEND_V2
+        if self.batch > 1:
+            code, ext["m"], body = SEND_BATCH, "true", batch_body([body] * self.batch, properties)
+        if self.user:
+            name, _, password = self.user.partition(":")
+            ext[ACCESS_KEY] = name
+            ext[SIGNATURE] = sign(content_of(ext, body), password)
+        return encode(code, FIRST_OPAQUE, ext, body)
 
 
 class Ring:

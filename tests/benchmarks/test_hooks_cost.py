@@ -58,6 +58,15 @@ def test_a_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_run_with_access_control(tmp_path: Path) -> None:
+    """Its sends are signed by a user whom the policies let in, and the server refuses none."""
+    names = [hooks_cost.OFF, hooks_cost.ACCESS]
+    found = hooks_cost.measure(names, rounds=1, seconds=0.1, fill=300, parent=tmp_path)
+    assert set(found) == {"window", "batch", "single"}
+    for figures in found.values():
+        assert all(figures[name]["messages_per_s"][0] > 0 for name in names)
+
+
 def test_an_unknown_variant_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
