@@ -158,8 +158,10 @@ def test_unknown_environment_names_warn() -> None:
     loaded = load(environ={"RMQKIT_FLUSHDISKTYPE": "SYNC_FLUSH", "HOME": "/", "rmqkit_x": "1"})
     (warning,) = loaded.warnings
     assert "RMQKIT_FLUSHDISKTYPE" in warning
-    assert "'flushDiskType'" in warning
+    assert "did you mean 'RMQKIT_FLUSH_DISK_TYPE'?" in warning
     assert loaded.flush_disk_type == "ASYNC_FLUSH"
+    (warning,) = load(environ={"RMQKIT_LOG_LEVL": "DEBUG"}).warnings
+    assert "did you mean 'RMQKIT_LOG_LEVEL'?" in warning
 
 
 @pytest.mark.parametrize("name", ["RMQKIT_PURE", "RMQKIT_COMPILED"])

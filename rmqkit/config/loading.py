@@ -171,8 +171,10 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _suggestion(key: str) -> str:
+    if key.startswith(_ENV_PREFIX):
+        return did_you_mean(key, (*_keys_by_variable(), *_OTHER_VARIABLES), cutoff=_NEAR)
     known = rocketmq_settings.KEYS | _BARE_KEYS
-    return did_you_mean(key.removeprefix(_ENV_PREFIX), known.values(), cutoff=_NEAR)
+    return did_you_mean(key, known.values(), cutoff=_NEAR)
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, str, str]]:

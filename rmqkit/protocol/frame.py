@@ -68,6 +68,11 @@ class FrameDecoder:
             return 0
         return int(4 + PREFIX.unpack_from(self._kept)[0] - self.pending_bytes)
 
+    @property
+    def first_bytes(self) -> bytes:
+        """The beginning of the unfinished frame, up to its two lengths; none without one."""
+        return bytes(self._kept[: PREFIX.size])
+
     def feed(self, data: bytes) -> list[Command]:
         """All commands completed by `data`, in order. Raises ProtocolError."""
         if self.fault is not None:

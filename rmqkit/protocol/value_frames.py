@@ -111,6 +111,8 @@ _OTHERS = {
         "SSH": (b"SSH-",),
         "Redis": (b"-ERR",),
         "TLS": (b"\x15\x03\x01\x00", b"\x15\x03\x02\x00", b"\x15\x03\x03\x00"),
+        "SMTP or FTP": (b"220 ", b"220-", b"421 ", b"500 ", b"554 "),
+        "AMQP": (b"AMQP",),
     }.items()
     for first in words
 }
@@ -127,6 +129,12 @@ def spoken(first: bytes) -> str | None:
         return None
     word = int.from_bytes(first[:4])
     return "RocketMQ's remoting protocol" if 4 <= word <= MAX_TOTAL else _other(word)
+
+
+def other_protocol(first: bytes) -> str | None:
+    """The name of a protocol other than remoting whose connections begin with these bytes; None for unknown
+    and too few ones."""
+    return _other(int.from_bytes(first[:4])) if len(first) >= 4 else None
 
 
 def _other(word: int) -> str | None:

@@ -24,6 +24,7 @@ from rmqkit.model.buffer import chunks
 from rmqkit.protocol.codes import CLIENT_VERSION, FLAG_RESPONSE, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.connection import ConnectionCore, Event, State
+from rmqkit.protocol.value_frames import NOT_ROCKETMQ, other_protocol
 from rmqkit.remoting.backend import async_backend
 
 log = limited_logger(__name__)
@@ -220,7 +221,10 @@ class Connection:
         except ProtocolError as error:
             self._end(Event.FAULT, f"the peer broke the framing: {error}")
         except anyio.EndOfStream:
-            if core.pending_bytes:
+            other = other_protocol(core.first_bytes)
+            if other is not None:
+                why = f"it speaks {other}, {NOT_ROCKETMQ}"
+            elif core.pending_bytes:
                 why = f"closed by the peer inside a frame, {core.pending_bytes} bytes had come"
             elif heard:
                 why = "closed by the peer"

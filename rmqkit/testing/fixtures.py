@@ -82,13 +82,13 @@ def _rocketmq_in_thread(
 ) -> Iterator[ThreadedRocketMQ]:
     from rmqkit.testing.rocketmq import rocketmq_in_thread
 
-    __tracebackhide__ = True
     jumping = _JUMPING & set(request.fixturenames)
     if jumping:
-        raise pytest.UsageError(
-            f"{request.node.nodeid}: {', '.join(sorted(jumping))} moves trio's clock, and this test does not"
-            " run in trio: make it a test of pytest-trio, or shorten the delays, with"
-            ' settings={"messageDelayLevel": "1s 1s 1s 1s"} for example'
+        pytest.fail(
+            f"{', '.join(sorted(jumping))} moves trio's clock, and this test does not run in trio: make it a"
+            " test of pytest-trio, or shorten the delays, with"
+            ' settings={"messageDelayLevel": "1s 1s 1s 1s"} for example',
+            pytrace=False,
         )
     with rocketmq_in_thread(portal=_rocketmq_portal, **_wanted(request)) as servers:
         yield servers
@@ -113,28 +113,28 @@ def _rocketmq_blocking_client(_rocketmq_in_thread: ThreadedRocketMQ) -> Iterator
 
 
 def _wanted(request: pytest.FixtureRequest) -> SetupKeywords:
-    """The setup of a test: the ini file's, then those of its markers, the closest last. Raises UsageError for
-    what means nothing."""
-    __tracebackhide__ = True
+    """The setup of a test: the ini file's, then those of its markers, the closest last. What means nothing
+    fails the test by a sentence alone: a traceback would show fixtures of pytest and its plugins."""
     from rmqkit.errors import ConfigError, did_you_mean
     from rmqkit.testing.rocketmq import Setup, SetupKeywords
 
     lines: list[str] = request.config.getini("rocketmq")
-    wanted = setup_of_lines(lines)
+    try:
+        wanted = setup_of_lines(lines)
+    except pytest.UsageError as error:
+        pytest.fail(str(error), pytrace=False)
     for marker in reversed(list(request.node.iter_markers("rocketmq"))):
         if marker.args:
-            raise pytest.UsageError(f"{request.node.nodeid}: the marker rocketmq takes keywords only")
+            pytest.fail(f"the marker rocketmq takes keywords only: {_KEYWORDS}", pytrace=False)
         for key in marker.kwargs.keys() - SetupKeywords.__annotations__:
             hint = did_you_mean(key, SetupKeywords.__annotations__, f"; there are {_KEYWORDS}")
-            raise pytest.UsageError(
-                f"{request.node.nodeid}: the marker rocketmq has no keyword {key!r}{hint}"
-            )
+            pytest.fail(f"the marker rocketmq has no keyword {key!r}{hint}", pytrace=False)
         settings = {**wanted.get("settings", {}), **marker.kwargs.get("settings", {})}
         wanted = {**wanted, **marker.kwargs, "settings": settings}
     try:
         Setup(**wanted)
     except ConfigError as error:
-        raise pytest.UsageError(f"{request.node.nodeid}: rocketmq: {error}") from None
+        pytest.fail(f"the marker rocketmq, or the ini file: {error}", pytrace=False)
     return wanted
 
 

@@ -61,6 +61,7 @@ def test_an_address_that_speaks_http(rmqkit: Run) -> None:
         thread.join()
     assert ended.returncode == 1
     assert "it speaks HTTP, not RocketMQ" in ended.stdout
+    assert "  to do: something else answers there: correct --namesrv" in ended.stdout
 
 
 def test_brokers_that_are_missing(start: Start, rmqkit: Run) -> None:

@@ -477,6 +477,8 @@ def test_escapes_of_any_units(text: str) -> None:
         (b"GET / HTTP/1.1\r\n", "HTTP"),
         (b"PRI * HTTP/2.0\r\n", r"HTTP/2 \(gRPC\)"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH"),
+        (b"220 mail.example ESMTP\r\n", "SMTP or FTP"),
+        (b"AMQP\x00\x00\x09\x01", "AMQP"),
         (b"\x15\x03\x01\x00\x02\x02\x46\x00", "TLS"),
     ],
 )

@@ -187,6 +187,30 @@ def test_the_end_of_the_stream_fails_all_calls(backend: str) -> None:
 
 
 @on_both_backends
+def test_a_last_word_shorter_than_a_prefix_is_recognised(backend: str) -> None:
+    """A server that takes TLS alone answers with an alert of 7 bytes and closes."""
+
+    async def body() -> None:
+        async with connected() as (connection, peer, group):
+            errors: list[str] = []
+
+            async def ask() -> None:
+                with pytest.raises(ConnectionLost) as lost:
+                    await connection.call(request(10), 60_000)
+                errors.append(str(lost.value))
+
+            group.start_soon(ask)
+            await peer.take()
+            await peer.stream.send(b"\x15\x03\x01\x00\x02\x02\x46")
+            await peer.stream.aclose()
+            await settled()
+            (error,) = errors
+            assert "it speaks TLS, not RocketMQ's remoting protocol" in error
+
+    run(backend, body)
+
+
+@on_both_backends
 @pytest.mark.parametrize(
     "garbage",
     [

@@ -41,6 +41,14 @@ class Finding:
     advice: str
 
 
+def unreachable_name_server(address: str, why: str) -> Finding:
+    """A name server that does not answer, or something else at its address."""
+    advice = "start it, or correct --namesrv; the usual port is 9876"
+    if NOT_ROCKETMQ in why:
+        advice = "something else answers there: correct --namesrv; the usual port is 9876"
+    return Finding("unreachable-name-server", address, why, advice)
+
+
 def unreachable(name: str, address: str, namesrv: Sequence[str], why: str) -> Finding:
     """A broker whose advertised address cannot be reached."""
     advice = (

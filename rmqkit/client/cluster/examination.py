@@ -72,8 +72,7 @@ class Examination:
             try:
                 views[address] = await self._admin.cluster_info_of(address)
             except RmqError as error:
-                advice = "start it, or correct --namesrv; the usual port is 9876"
-                self._found.append(Finding("unreachable-name-server", address, str(error), advice))
+                self._found.append(diagnosis.unreachable_name_server(address, str(error)))
         if not views:
             return None
         known = {address: sorted(view.broker_addr_table) for address, view in views.items()}

@@ -161,6 +161,9 @@ def test_something_else_at_the_address_is_named() -> None:
     assert "it speaks HTTP, not RocketMQ" in other.text
     assert other.advice.startswith("something else answers there")
     closed = diagnosis.unreachable("b", "10.0.0.5:10911", [], "refused")
+    name_server = diagnosis.unreachable_name_server("10.0.0.5:80", f"it speaks HTTP, {NOT_ROCKETMQ}")
+    assert name_server.advice == "something else answers there: correct --namesrv; the usual port is 9876"
+    assert diagnosis.unreachable_name_server("10.0.0.5:80", "refused").advice.startswith("start it")
     for finding in (other, closed):
         assert "brokerIP1" in finding.advice
         assert "bindAddress" in finding.advice
