@@ -11,4 +11,9 @@ def topic_of(queue: str) -> str:
     return quote(queue, safe="").replace(".", "%2E").replace("~", "%7E")
 
 
-__all__ = ["topic_of"]
+def topic_of_exchange(exchange: str) -> str:
+    """The topic of an exchange that broadcasts; no queue of an ordinary name has it."""
+    return topic_of(f"{exchange}/broadcast")
+
+
+__all__ = ["topic_of", "topic_of_exchange"]

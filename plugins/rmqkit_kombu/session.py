@@ -21,7 +21,8 @@ from rmqkit.client import (
     PopConsumer,
     RmqError,
 )
-from rmqkit_kombu.names import topic_of
+from rmqkit_kombu.broadcasts import ROUTING_KEY, Broadcasts, Inbox, Takes
+from rmqkit_kombu.names import topic_of, topic_of_exchange
 
 log = logging.getLogger(__name__)
 
@@ -37,20 +38,32 @@ class Session:
     group     the beginning of the names of groups: the workers of a queue are the group GROUP-TOPIC, which
               begins with the oldest message
     lease_ms  how long a message belongs to this process before its lease is renewed or ends
+    creates   whether topics that are missing are created
     settings  keywords of `BlockingClient`
     """
 
     def __init__(
-        self, namesrv: str, *, group: str = "kombu", lease_ms: int = 60_000, **settings: Any
+        self,
+        namesrv: str,
+        *,
+        group: str = "kombu",
+        lease_ms: int = 60_000,
+        creates: bool = True,
+        **settings: Any,
     ) -> None:
         self._group = group
         self._lease_ms = lease_ms
+        self._creates = creates
         self._client = BlockingClient(namesrv, **settings)
+        self._broadcasts = Broadcasts(self._client, f"{group}-broadcasts")
         self._producer: BlockingProducer | None = None
         self._consumers: dict[str, BlockingPopConsumer] = {}
         #: What this process has and has not settled, with its consumer. Changed in the loop's thread.
         self._held: dict[Lease, PopConsumer] = {}
         self._renewing: Future[None] | None = None
+        #: Queues that get a topic when something is to come from it.
+        self._postponed: set[str] = set()
+        self._exchanges: set[str] = set()
 
     def open(self) -> None:
         """Open the client. Raises as `BlockingClient.start`."""
@@ -70,6 +83,7 @@ class Session:
         try:
             if self._renewing is not None:
                 self._renewing.cancel()
+            self._broadcasts.close()
             self.give_back(list(self._held))
             for consumer in self._consumers.values():
                 consumer.close()
@@ -84,16 +98,39 @@ class Session:
     def declare(self, queue: str, priorities: int | None = None) -> None:
         """Create the topic of a queue unless it exists; with `priorities`, of the type PRIORITY with so many.
         Raises RmqError."""
-        topic = topic_of(queue)
-        if self._client.admin.route(topic) is not None:
-            return
         if priorities is None:
-            self._client.admin.create_topic(topic)
+            self._create(topic_of(queue))
         else:
-            self._client.admin.create_topic(topic, queues=priorities, message_type="PRIORITY")
+            self._create(topic_of(queue), queues=priorities, message_type="PRIORITY")
+
+    def _create(self, topic: str, **keywords: Any) -> None:
+        if self._creates and self._client.admin.route(topic) is None:
+            self._client.admin.create_topic(topic, **keywords)
+
+    def declare_later(self, queue: str) -> None:
+        """Create the topic of a queue when it is consumed and not bound to an exchange that broadcasts."""
+        self._postponed.add(queue)
+
+    def bind(self, queue: str, exchange: str, takes: Takes) -> None:
+        """Give a queue what any process sends to an exchange from now on, as far as the routing key fits; its
+        own topic is not read any more. Raises RmqError."""
+        self._declare_exchange(exchange)
+        self._broadcasts.bind(queue, exchange, takes)
+
+    def forget(self, queue: str) -> None:
+        """End the bindings of a queue to exchanges that broadcast."""
+        self._broadcasts.forget(queue)
+
+    def _declare_exchange(self, exchange: str) -> None:
+        if exchange not in self._exchanges:
+            self._create(topic_of_exchange(exchange), queues=1)
+            self._exchanges.add(exchange)
 
     def size(self, queue: str) -> int:
         """How many messages of a queue are ready; 0 when the broker does not tell. Raises RmqError."""
+        inbox = self._broadcasts.inbox(queue)
+        if inbox is not None or queue in self._postponed:
+            return len(inbox or ())
         topic = topic_of(queue)
         try:
             progress = self._client.groups.progress(self._group_of(topic))
@@ -107,6 +144,9 @@ class Session:
 
     def purge(self, queue: str) -> int:
         """Acknowledge all messages of a queue that are ready; returns their number. Raises RmqError."""
+        inbox = self._broadcasts.inbox(queue)
+        if inbox is not None or queue in self._postponed:
+            return 0 if inbox is None else self._client.run(inbox.clear)
         consumer = self._consumer(queue)
         purged = 0
         while leases := consumer.receive(_MOST_AT_ONCE, wait_ms=0):
@@ -123,11 +163,32 @@ class Session:
         assert self._producer is not None
         self._producer.send(Message(topic_of(queue), body, properties=properties, priority=priority))
 
-    def receive(self, queues: Sequence[str], wait_s: float) -> list[tuple[str, Lease]]:
+    def broadcast(self, exchange: str, body: bytes, routing_key: str) -> None:
+        """Send a message to all queues that are bound to an exchange, in whichever process. Raises as
+        `Producer.send`."""
+        assert self._producer is not None
+        self._declare_exchange(exchange)
+        self._producer.send(
+            Message(
+                topic_of_exchange(exchange),
+                body,
+                properties={ROUTING_KEY: routing_key} if routing_key else {},
+            )
+        )
+
+    def receive(self, queues: Sequence[str], wait_s: float) -> list[tuple[str, Lease | bytes]]:
         """A message of one of the queues, as soon as there is one; sometimes one of several, and none after
-        `wait_s`. The leases are renewed until they are settled. Raises the error that ends a consumer."""
-        consumers = {queue: self._consumer(queue).asynchronous for queue in queues}
-        return self._client.run(self._receive, consumers, round(wait_s * 1000))
+        `wait_s`. The leases are renewed until they are settled; of a broadcast the body is all there is.
+        Raises the error that ends a consumer."""
+        consumers: dict[str, PopConsumer] = {}
+        inboxes: dict[str, Inbox] = {}
+        for queue in queues:
+            inbox = self._broadcasts.inbox(queue)
+            if inbox is not None:
+                inboxes[queue] = inbox
+            else:
+                consumers[queue] = self._consumer(queue).asynchronous
+        return self._client.run(self._receive, consumers, inboxes, round(wait_s * 1000))
 
     def finish(self, lease: Lease) -> None:
         """Acknowledge a message. One whose lease has ended is logged: it comes again. Raises RmqError when
@@ -147,6 +208,9 @@ class Session:
     def _consumer(self, queue: str) -> BlockingPopConsumer:
         consumer = self._consumers.get(queue)
         if consumer is None:
+            if queue in self._postponed:
+                self._postponed.discard(queue)
+                self.declare(queue)
             topic = topic_of(queue)
             made = self._client.pop_consumer(
                 self._group_of(topic), subscribe=topic, start="first", lease_ms=self._lease_ms
@@ -159,8 +223,10 @@ class Session:
 
     # --- in the loop's thread -------------------------------------------------------------------------------
 
-    async def _receive(self, consumers: Mapping[str, PopConsumer], wait_ms: int) -> list[tuple[str, Lease]]:
-        found: list[tuple[str, Lease]] = []
+    async def _receive(
+        self, consumers: Mapping[str, PopConsumer], inboxes: Mapping[str, Inbox], wait_ms: int
+    ) -> list[tuple[str, Lease | bytes]]:
+        found: list[tuple[str, Lease | bytes]] = []
         errors: list[RmqError] = []
         async with anyio.create_task_group() as tasks:
 
@@ -174,6 +240,13 @@ class Session:
                 if found or errors:
                     tasks.cancel_scope.cancel()
 
+            async def hear(queue: str, inbox: Inbox) -> None:
+                with anyio.move_on_after(wait_ms / 1000):
+                    found.append((queue, await inbox.take()))
+                    tasks.cancel_scope.cancel()
+
+            for queue, inbox in inboxes.items():
+                tasks.start_soon(hear, queue, inbox)
             for queue, consumer in consumers.items():
                 tasks.start_soon(receive, queue, consumer)
         if errors and not found:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
 from datetime import datetime
+from fnmatch import fnmatchcase
 from importlib.metadata import version
 from queue import Empty
+from time import monotonic, sleep
 from typing import Any, Final
 
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.transport.virtual.exchange import DirectExchange, FanoutExchange, TopicExchange
 from kombu.utils.json import dumps, loads
 
 from rmqkit.client import (
@@ -35,6 +40,31 @@ _WAIT_S: Final = 1.0
 _FARTHEST_S: Final = 3 * 86_400 - 600
 _DEFAULT_PORT: Final = 9876
 _MAX_PRIORITY: Final = "x-max-priority"
+#: Exchanges of other types than fanout that broadcast: those of Celery's events and of replies to its remote
+#: control, which come to queues of other processes.
+_BROADCASTING: Final = ("celeryev", "*.pidbox")
+
+
+class _Direct(DirectExchange):  # type: ignore[misc]
+    """Gives messages to the queues that this process has bound, or broadcasts."""
+
+    def deliver(self, message: dict[str, Any], exchange: str, routing_key: str, **keywords: Any) -> None:
+        """Send a message that was published to an exchange of the type. Raises RmqError."""
+        if self.channel.broadcasts(exchange):
+            self.channel._put_fanout(exchange, message, routing_key)
+        else:
+            super().deliver(message, exchange, routing_key, **keywords)
+
+
+class _Topic(TopicExchange):  # type: ignore[misc]
+    """Gives messages to the queues that this process has bound, or broadcasts."""
+
+    def deliver(self, message: dict[str, Any], exchange: str, routing_key: str, **keywords: Any) -> None:
+        """Send a message that was published to an exchange of the type. Raises RmqError."""
+        if self.channel.broadcasts(exchange):
+            self.channel._put_fanout(exchange, message, routing_key)
+        else:
+            super().deliver(message, exchange, routing_key, **keywords)
 
 
 class Channel(virtual.Channel):  # type: ignore[misc]
@@ -43,6 +73,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]
 
     #: A lease that is not settled ends, and its message comes again: nothing has to be sent once more.
     do_restore = False
+    supports_fanout = True
+    exchange_types: Any = {"direct": _Direct, "topic": _Topic, "fanout": FanoutExchange}  # noqa: RUF012 - Kombu's
 
     def __init__(self, connection: Transport, **keywords: Any) -> None:
         super().__init__(connection, **keywords)
@@ -51,7 +83,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         self._without_ack: set[str] = set()
         #: The priorities of queues that were declared with them.
         self._priorities: dict[str, int] = {}
-        self._uses_timers: bool = connection.client.transport_options.get("eta_timers", True)
+        options = connection.client.transport_options
+        self._uses_timers: bool = options.get("eta_timers", True)
+        self._broadcasting: Sequence[str] = options.get("broadcast_exchanges", _BROADCASTING)
 
     # --- queues ---------------------------------------------------------------------------------------------
 
@@ -64,8 +98,32 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         highest = (keywords.get("arguments") or {}).get(_MAX_PRIORITY)
         if highest is not None:
             self._priorities[queue] = int(highest) + 1
-        if self.connection.client.transport_options.get("create_topics", True):
+        if keywords.get("auto_delete"):
+            # Most are bound to exchanges that broadcast, which is not known yet, and need no topic.
+            self._session.declare_later(queue)
+        else:
             self._session.declare(queue, self._priorities.get(queue))
+
+    def broadcasts(self, exchange: str) -> bool:
+        """Whether messages to an exchange reach the queues of all processes that are bound to it."""
+        kind: str = self.typeof(exchange).type
+        return kind == "fanout" or any(fnmatchcase(exchange, each) for each in self._broadcasting)
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
+        if not self.broadcasts(exchange):
+            return
+        kind = self.typeof(exchange).type
+        if kind == "fanout":
+            self._session.bind(queue, exchange, lambda _: True)
+        elif kind == "topic" and pattern is not None:
+            matches = re.compile(pattern).match
+            self._session.bind(queue, exchange, lambda key: matches(key) is not None)
+        else:
+            self._session.bind(queue, exchange, routing_key.__eq__)
+
+    def _delete(self, queue: str, *arguments: Any, **keywords: Any) -> None:
+        super()._delete(queue, *arguments, **keywords)
+        self._session.forget(queue)
 
     def _size(self, queue: str) -> int:
         return self._session.size(queue)
@@ -85,27 +143,35 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             priority=None if priorities is None else max(0, min(int(asked), priorities - 1)),
         )
 
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str | None, **_: Any) -> None:
+        self._session.broadcast(exchange, dumps(message).encode(), routing_key or "")
+
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
-        for _, lease in self._session.receive([queue], timeout or 0):
-            payload = self._payload(lease)
+        for _, received in self._session.receive([queue], timeout or 0):
+            payload = self._payload(received)
             if payload is not None:
                 return payload
         raise Empty
 
-    def _payload(self, lease: Lease) -> dict[str, Any] | None:
+    def _payload(self, received: Lease | bytes) -> dict[str, Any] | None:
         """What Kombu has sent, under a tag of its own: one message may be in several queues of a channel.
         None for what something else has sent, which becomes a dead letter."""
+        lease = received if isinstance(received, Lease) else None
+        body = received.message.body if isinstance(received, Lease) else received
         try:
-            payload: dict[str, Any] = loads(lease.message.body.decode())
+            payload: dict[str, Any] = loads(body.decode())
             properties = payload["properties"]
             delivery = properties["delivery_info"]
         except (ValueError, TypeError, KeyError) as error:
-            log.error("message %s is none of Kombu: %r", lease.message.message_id, error)
-            self._session.bury(lease, f"it is no message of Kombu: {error!r}")
+            which = "a broadcast" if lease is None else f"message {lease.message.message_id}"
+            log.error("%s is no message of Kombu: %r", which, error)
+            if lease is not None:
+                self._session.bury(lease, f"it is no message of Kombu: {error!r}")
             return None
         tag = properties["delivery_tag"] = self._next_delivery_tag()
-        delivery["redelivered"] = lease.message.reconsume_times > 0
-        self._leases[tag] = lease
+        delivery["redelivered"] = lease is not None and lease.message.reconsume_times > 0
+        if lease is not None:
+            self._leases[tag] = lease
         return payload
 
     def basic_consume(self, queue: str, no_ack: bool, *arguments: Any, **keywords: Any) -> None:
@@ -120,39 +186,35 @@ class Channel(virtual.Channel):  # type: ignore[misc]
         """The next message of a queue, or None."""
         message = super().basic_get(queue, no_ack, **keywords)
         if message is not None and no_ack:
-            self._session.finish(self._leases.pop(message.delivery_tag))
+            self._finish(message.delivery_tag)
         return message
 
-    def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
-        """Deliver a message of any queue that is consumed, as soon as there is one. Raises Empty without one,
-        and when no more are wanted before acknowledgements."""
-        if not self._consumers or not self.qos.can_consume():
-            raise Empty
-        deliver = callback or self.connection._deliver
-        found = self._session.receive(list(dict.fromkeys(self._active_queues)), self._wait_s(timeout))
-        if not found:
-            raise Empty
-        for queue, lease in found:
-            # Others may have what came at the same time and is too much for this channel.
-            if not self.qos.can_consume():
-                self._session.give_back([lease])
-            elif (payload := self._payload(lease)) is not None:
-                if queue in self._without_ack:
-                    self._session.finish(self._leases.pop(payload["properties"]["delivery_tag"]))
-                deliver(payload, queue)
+    @property
+    def wanted(self) -> Sequence[str]:
+        """The queues whose messages may be delivered now: those that are consumed, unless as many are out
+        without an acknowledgement as the channel wants."""
+        return self._active_queues if self._consumers and self.qos.can_consume() else ()
 
-    def _wait_s(self, timeout: float | None) -> float:
-        """How long to wait, less when other channels of the connection wait for their turn."""
-        consuming = sum(bool(channel._consumers) for channel in self.connection.channels)
-        return min(_WAIT_S, _WAIT_S if timeout is None else timeout) / max(consuming, 1)
+    def deliver(self, queue: str, received: Lease | bytes) -> None:
+        """Give a message to the consumer of its queue; a lease goes back if it became too much for this
+        channel in the meantime, for others may have it."""
+        if isinstance(received, Lease) and not self.qos.can_consume():
+            self._session.give_back([received])
+        elif (payload := self._payload(received)) is not None:
+            if queue in self._without_ack:
+                self._finish(payload["properties"]["delivery_tag"])
+            self.connection._deliver(payload, queue)
+
+    def _finish(self, delivery_tag: str) -> None:
+        lease = self._leases.pop(delivery_tag, None)
+        # A closed channel has given it back; a broadcast has none.
+        if lease is not None:
+            self._session.finish(lease)
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
         """Acknowledge a message. Raises RmqError when the broker does not answer: it comes again."""
         super().basic_ack(delivery_tag, multiple)
-        lease = self._leases.pop(delivery_tag, None)
-        # A closed channel has given it back.
-        if lease is not None:
-            self._session.finish(lease)
+        self._finish(delivery_tag)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Have a message delivered again, as another attempt, or move it to the dead letters. Raises RmqError
@@ -190,8 +252,10 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     namesrv        the addresses of several name servers, instead of that of the URL: "a:9876;b:9876"
     group          the beginning of the names of groups, default kombu: the workers of a queue are GROUP-TOPIC
     lease_ms       how long after the end of a killed worker others get its messages, default 60000
-    create_topics  whether declared queues create missing topics, default True
+    create_topics  whether declared queues and exchanges create missing topics, default True
     eta_timers     whether tasks of Celery that have a time wait at the broker, default True
+    broadcast_exchanges  patterns of the names of direct and topic exchanges whose messages reach the queues
+                   of all processes, as those of fanout exchanges do; default "celeryev" and "*.pidbox"
     client         further keywords of `BlockingClient`, a mapping
     """
 
@@ -199,7 +263,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]
     default_port = _DEFAULT_PORT
     driver_type = driver_name = "rocketmq"
     polling_interval = 0.05
-    implements = virtual.Transport.implements.extend(exchange_type=frozenset({"direct", "topic"}))
+    implements = virtual.Transport.implements.extend(exchange_type=frozenset({"direct", "topic", "fanout"}))
     connection_errors = (
         *virtual.Transport.connection_errors,
         BrokerUnknown,
@@ -225,6 +289,24 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         super().establish_connection()
         return self
 
+    def drain_events(self, connection: Transport, timeout: float | None = None) -> None:
+        """Deliver a message of any queue that is consumed over this connection, as soon as there is one.
+        Raises TimeoutError after `timeout` seconds; None waits for ever."""
+        end_s = None if timeout is None else monotonic() + timeout
+        while True:
+            left_s = _WAIT_S if end_s is None else min(_WAIT_S, max(0.0, end_s - monotonic()))
+            # The consumer of a queue is the one that came last, for all channels.
+            wanted = {queue: channel for channel in self.channels for queue in channel.wanted}
+            found = self.session.receive(list(wanted), left_s) if wanted else []
+            for queue, received in found:
+                wanted[queue].deliver(queue, received)
+            if found:
+                return
+            if end_s is not None and monotonic() >= end_s:
+                raise TimeoutError
+            if not wanted:
+                sleep(min(self.polling_interval, left_s))
+
     def close_connection(self, connection: Transport) -> None:
         """Close all channels and the client."""
         super().close_connection(connection)
@@ -239,9 +321,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]
         namespace = (info.virtual_host or "").strip("/")
         if namespace:
             settings["namespace"] = namespace
-        for key in ("group", "lease_ms"):
+        for key, keyword in (("group", "group"), ("lease_ms", "lease_ms"), ("create_topics", "creates")):
             if key in options:
-                settings[key] = options[key]
+                settings[keyword] = options[key]
         namesrv = options.get("namesrv") or f"{info.hostname or '127.0.0.1'}:{info.port or self.default_port}"
         return Session(namesrv, **settings)
 

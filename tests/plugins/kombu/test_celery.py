@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from attrs import define, field
+from celery import Celery
 
 from rmqkit.client import BlockingClient
 from rmqkit.testing.rocketmq import ThreadedRocketMQ
@@ -114,6 +116,18 @@ class Jobs:
             timeout=WITHIN_S,
         )
 
+    def celery(self, *words: str) -> str:
+        """Run a command of Celery to its end; returns what it prints."""
+        return subprocess.run(
+            [sys.executable, "-m", "celery", "-A", "jobs", *words],
+            cwd=self.directory,
+            env=os.environ | {"BROKER": self.broker},
+            check=True,
+            timeout=WITHIN_S,
+            stdout=subprocess.PIPE,
+            text=True,
+        ).stdout
+
     @contextmanager
     def worker(self, *words: str, **environment: str) -> Iterator[Worker]:
         """`celery worker`. It must end in order unless it was killed."""
@@ -150,6 +164,28 @@ def test_tasks_run(jobs: Jobs, rocketmq_client: BlockingClient) -> None:
         worker.await_lines("ended first", "ended second", "ended shaky", "in time")
         assert worker.lines.count("began shaky") == 2
     assert (lag(rocketmq_client, "jobs"), lag(rocketmq_client, "others")) == (0, 0)
+
+
+def test_remote_control_and_events(jobs: Jobs) -> None:
+    """`celery inspect ping` finds the workers, `control` tells one of them, and a monitor sees events."""
+    with jobs.worker("--pool", "solo", "--hostname", "one@here", "--task-events") as worker:
+        jobs.send("first")
+        worker.await_lines("ended first")
+        here = ("--json", "--timeout", "10", "--destination", "one@here")
+        replies = jobs.celery("inspect", "ping", *here)
+        assert json.loads(replies.splitlines()[0]) == {"one@here": {"ok": "pong"}}
+        assert "add consumer others" in jobs.celery("control", "add_consumer", "others", *here)
+        seen: list[str] = []
+        monitor = Celery("jobs", broker=jobs.broker)
+        monitor.conf.broker_transport = "rmqkit_kombu:Transport"
+        with monitor.connection_for_read() as connection:
+            noting = {"*": lambda event: seen.append(event["type"])}
+            receiver = monitor.events.Receiver(connection, handlers=noting)
+            with receiver.consumer_context() as (receiving, *_):
+                jobs.send("second")
+                while "task-succeeded" not in seen:
+                    receiving.drain_events(timeout=WITHIN_S)
+        assert "task-started" in seen
 
 
 def test_a_task_of_a_killed_worker_runs_again(jobs: Jobs, rocketmq_client: BlockingClient) -> None:

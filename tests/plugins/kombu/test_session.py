@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from rmqkit.client import ClientError
+from rmqkit.client import ClientError, Lease
 from rmqkit.model.names import topic_fault
 from rmqkit.model.topic import SubscriptionGroupConfig
 from rmqkit.testing.rocketmq import ThreadedRocketMQ
@@ -31,6 +31,14 @@ def test_a_queue_has_a_legal_topic(queue: str, topic: str) -> None:
     assert topic_fault(topic) is None
 
 
+def received(session: Session) -> Lease:
+    """The next message of the queue."""
+    ((queue, lease),) = session.receive(["jobs"], 5)
+    assert queue == "jobs"
+    assert isinstance(lease, Lease)
+    return lease
+
+
 def test_a_lost_lease_is_told_once(rocketmq: ThreadedRocketMQ, caplog: pytest.LogCaptureFixture) -> None:
     """What is settled behind the session's back is renewed no more, and settling it again does nothing."""
     session = Session(rocketmq.namesrv_text)
@@ -39,7 +47,7 @@ def test_a_lost_lease_is_told_once(rocketmq: ThreadedRocketMQ, caplog: pytest.Lo
         session.declare("jobs")
         for body in (b"1", b"2", b"3"):
             session.send("jobs", body, properties={})
-        leases = [session.receive(["jobs"], 5)[0][1] for _ in range(3)]
+        leases = [received(session) for _ in range(3)]
         session._consumer("jobs").ack(*leases)
         with caplog.at_level(logging.WARNING, "rmqkit_kombu.session"):
             session._client.run(session._renew_all)
@@ -60,7 +68,7 @@ def test_a_closed_session(rocketmq: ThreadedRocketMQ) -> None:
     session.open()
     session.declare("jobs")
     session.send("jobs", b"1", properties={})
-    ((_, lease),) = session.receive(["jobs"], 5)
+    lease = received(session)
     session.close()
     session.close()
     session.give_back([lease])

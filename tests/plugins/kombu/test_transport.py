@@ -250,6 +250,102 @@ def test_a_namespace(rocketmq: ThreadedRocketMQ, rocketmq_client: BlockingClient
     assert "shop%jobs" in rocketmq_client.admin.topics()
 
 
+@contextmanager
+def listening(connection: Any, *queues: Any) -> Iterator[Callable[[int], list[str]]]:
+    """Consume queues; the function that is yielded gives the next texts, sorted."""
+    texts: list[str] = []
+
+    def heard(count: int) -> list[str]:
+        while len(texts) < count:
+            connection.drain_events(timeout=WITHIN_S)
+        found = sorted(texts)
+        texts.clear()
+        return found
+
+    with connection.Consumer(list(queues), callbacks=[lambda body, _: texts.append(body)], no_ack=True):
+        yield heard
+
+
+def test_a_fanout_exchange(rocketmq: ThreadedRocketMQ, rocketmq_client: BlockingClient) -> None:
+    """Every queue gets what is sent from its binding on, in whichever process, and each connection has its
+    own copy; queues that are not kept need no topic for it."""
+    news = Exchange("news", "fanout")
+    paper, radio = Queue("paper", news, auto_delete=True), Queue("radio", news, auto_delete=True)
+    with connected(rocketmq) as first, connected(rocketmq) as second, connected(rocketmq) as sender:
+        say = sender.Producer(exchange=news, auto_declare=True).publish
+        say("early")
+        with listening(first, paper, radio) as of_both, listening(second, paper) as of_one:
+            say("one")
+            say("two")
+            assert of_both(4) == ["one", "one", "two", "two"]
+            assert of_one(2) == ["one", "two"]
+            assert paper(first.default_channel).purge() == 0
+    topics = rocketmq_client.admin.topics()
+    assert "news%2Fbroadcast" in topics
+    assert "paper" not in topics
+
+
+def test_an_exchange_that_is_to_broadcast(rocketmq: ThreadedRocketMQ) -> None:
+    """Bindings of topic and direct exchanges decide by the routing key, also of other processes."""
+    keys, exact = Exchange("keys", "topic"), Exchange("exact", "direct")
+    queues = [
+        Queue("tasks", keys, routing_key="task.#", auto_delete=True),
+        Queue("mine", exact, routing_key="me", auto_delete=True),
+    ]
+    options: dict[str, Any] = {"broadcast_exchanges": ["keys", "ex*"]}
+    sent = ((keys, "worker.online"), (keys, "task.sent"), (exact, "you"), (exact, "me"))
+    with (
+        connected(rocketmq, **options) as receiver,
+        connected(rocketmq, **options) as sender,
+        listening(receiver, *queues) as heard,
+    ):
+        for exchange, key in sent:
+            sender.Producer().publish(key, exchange=exchange, routing_key=key, declare=[exchange])
+        assert heard(2) == ["me", "task.sent"]
+
+
+def test_a_queue_that_is_deleted_hears_no_more(rocketmq: ThreadedRocketMQ) -> None:
+    """A purge drops what waits, and after the deletion another binding begins anew."""
+    news = Exchange("news", "fanout")
+    with connected(rocketmq) as connection:
+        queue = Queue("paper", news, auto_delete=True)(connection.default_channel)
+        queue.declare()
+        say = connection.Producer(exchange=news).publish
+        say("one")
+        assert take(connection, queue, count=1)[0].payload == "one"
+        queue.delete()
+        say("unheard")
+        queue.declare()
+        say("two")
+        (message,) = take(connection, queue, count=1)
+        assert (message.payload, message.delivery_info["redelivered"]) == ("two", False)
+        message.ack()
+        message.channel.basic_reject(message.delivery_tag, requeue=True)
+        assert queue.get() is None
+
+
+def test_a_queue_that_is_not_kept(rocketmq: ThreadedRocketMQ, rocketmq_client: BlockingClient) -> None:
+    """It gets its topic when it is consumed, as the queues for results of Celery are."""
+    with connected(rocketmq) as connection:
+        queue = Queue("results", auto_delete=True)(connection.default_channel)
+        assert queue.queue_declare() == ("results", 0, 0)
+        assert queue.purge() == 0
+        assert "results" not in rocketmq_client.admin.topics()
+        assert queue.get() is None
+        connection.Producer().publish("x", routing_key="results")
+        assert take(connection, queue, count=1)[0].payload == "x"
+
+
+def test_exchanges_without_topics(rocketmq: ThreadedRocketMQ, caplog: pytest.LogCaptureFixture) -> None:
+    """Where topics are not created, a binding is logged and nothing comes; the connection goes on."""
+    news = Exchange("news", "fanout")
+    with connected(rocketmq, create_topics=False) as connection:
+        queue = Queue("paper", news, auto_delete=True)(connection.default_channel)
+        queue.declare()
+        assert "what other processes send to this exchange does not come" in caplog.text
+        assert queue.get() is None
+
+
 def test_topics_that_are_not_created(rocketmq: ThreadedRocketMQ, rocketmq_client: BlockingClient) -> None:
     """Without the option a declaration creates nothing."""
     with connected(rocketmq, create_topics=False) as connection:
