@@ -10,6 +10,14 @@ Needs the extra `faststream`.
 
 from rmqkit_faststream.broker import RocketBroker
 from rmqkit_faststream.message import RocketMessage
+from rmqkit_faststream.router import RocketPublisher, RocketRoute, RocketRouter
 from rmqkit_faststream.testing import TestRocketBroker
 
-__all__ = ["RocketBroker", "RocketMessage", "TestRocketBroker"]
+__all__ = [
+    "RocketBroker",
+    "RocketMessage",
+    "RocketPublisher",
+    "RocketRoute",
+    "RocketRouter",
+    "TestRocketBroker",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Unpack
@@ -12,7 +13,6 @@ from faststream._internal.broker import BrokerUsecase
 from faststream._internal.constants import EMPTY
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
-from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream._internal.logger import DefaultLoggerStorage, make_logger_state
 from faststream._internal.logger.logging import get_broker_logger
 from faststream.exceptions import FeatureNotSupportedException
@@ -20,9 +20,10 @@ from faststream.middlewares import AckPolicy
 from faststream.response.publish_type import PublishType
 from faststream.specification.schema import BrokerSpec
 
-from rmqkit.client import Client, ClientKeywords, Delivery, Producer, PushKeywords, RmqError, SendResult
+from rmqkit.client import Batch, Client, ClientKeywords, Delivery, Producer, RmqError, SendResult
 from rmqkit_faststream import publisher as publishing
 from rmqkit_faststream import subscriber as subscribing
+from rmqkit_faststream.registrator import RocketRegistrator
 
 
 class _LoggerStorage(DefaultLoggerStorage):
@@ -56,7 +57,9 @@ class _LoggerStorage(DefaultLoggerStorage):
 _logger_state = partial(make_logger_state, default_storage_cls=_LoggerStorage)
 
 
-class RocketBroker(BrokerUsecase[Delivery, Client, subscribing.RocketBrokerConfig]):
+class RocketBroker(
+    RocketRegistrator, BrokerUsecase[Delivery | Batch, Client, subscribing.RocketBrokerConfig]
+):
     """Topics of RocketMQ for FastStream.
 
     namesrv        the address of the name server, as for `Client`; default NAMESRV_ADDR
@@ -76,6 +79,7 @@ class RocketBroker(BrokerUsecase[Delivery, Client, subscribing.RocketBrokerConfi
         ack_policy: AckPolicy = EMPTY,
         middlewares: Any = (),
         dependencies: Any = (),
+        routers: Iterable[RocketRegistrator] = (),
         parser: Any = None,
         decoder: Any = None,
         codec: Any = None,
@@ -116,95 +120,7 @@ class RocketBroker(BrokerUsecase[Delivery, Client, subscribing.RocketBrokerConfi
             tags=(),
             security=None,
         )
-        super().__init__(config=config, specification=specification, routers=())
-
-    # --- declarations ---------------------------------------------------------------------------------------
-
-    def subscriber(  # type: ignore[override]
-        self,
-        topic: str,
-        *,
-        group: str,
-        expression: str = "*",
-        max_workers: int = 1,
-        consumer: PushKeywords | None = None,
-        ack_policy: AckPolicy = EMPTY,
-        no_reply: bool = False,
-        dependencies: Any = (),
-        parser: Any = None,
-        decoder: Any = None,
-        codec: Any = None,
-        persistent: bool = True,
-        title: str | None = None,
-        description: str | None = None,
-        include_in_schema: bool = True,
-    ) -> subscribing.RocketSubscriber:
-        """A member of a consumer group, whose messages the decorated function handles.
-
-        expression   tags to receive, as in `Client.push_consumer`
-        max_workers  messages that are handled at a time
-        consumer     keywords of `Client.push_consumer`, such as `start` and `order`
-
-        A client has one subscriber of a group. The other keywords are FastStream's.
-        """
-        calls: CallsCollection[Delivery] = CallsCollection()
-        specification = subscribing.RocketSubscriberSpecification(
-            self.config,  # type: ignore[arg-type]
-            subscribing.SpecificationConfig(
-                topic=topic, title_=title, description_=description, include_in_schema=include_in_schema
-            ),
-            calls,
-        )
-        config = subscribing.SubscriberConfig(
-            topic=topic,
-            group=group,
-            expression=expression,
-            max_workers=max_workers,
-            consumer=consumer or {},
-            no_reply=no_reply,
-            _outer_config=self.config,  # type: ignore[arg-type]
-            _ack_policy=ack_policy,
-        )
-        made = subscribing.RocketSubscriber(config, specification, calls)
-        super().subscriber(made, persistent=persistent)
-        return made.add_call(
-            parser_=parser or self._parser,
-            decoder_=decoder or self._decoder,
-            dependencies_=dependencies,
-            codec_=codec,
-        )
-
-    def publisher(  # type: ignore[override]
-        self,
-        topic: str,
-        *,
-        persistent: bool = True,
-        title: str | None = None,
-        description: str | None = None,
-        schema: Any = None,
-        include_in_schema: bool = True,
-        **options: Any,
-    ) -> publishing.RocketPublisher:
-        """Publishes what the decorated function returns. `options` are keywords of `Message`, such as
-        `tag`."""
-        specification = publishing.RocketPublisherSpecification(
-            self.config,  # type: ignore[arg-type]
-            publishing.SpecificationConfig(
-                topic=topic,
-                schema_=schema,
-                title_=title,
-                description_=description,
-                include_in_schema=include_in_schema,
-            ),
-        )
-        config = publishing.PublisherConfig(
-            topic=topic,
-            options=options,
-            _outer_config=self.config,  # type: ignore[arg-type]
-        )
-        made = publishing.RocketPublisher(config, specification)
-        super().publisher(made, persistent=persistent)
-        return made
+        super().__init__(config=config, specification=specification, routers=routers)
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -276,7 +192,7 @@ class RocketBroker(BrokerUsecase[Delivery, Client, subscribing.RocketBrokerConfi
         """
         command = publishing.RocketCommand(
             message,
-            topic,
+            topic=topic,
             options=options,
             headers=headers,
             correlation_id=correlation_id or self.config.id_generator(),
@@ -284,6 +200,29 @@ class RocketBroker(BrokerUsecase[Delivery, Client, subscribing.RocketBrokerConfi
             _publish_type=PublishType.PUBLISH,
         )
         result: SendResult = await self._basic_publish(command, producer=self.config.producer)
+        return result
+
+    async def publish_batch(  # type: ignore[override]
+        self,
+        *messages: Any,
+        topic: str,
+        headers: dict[str, str] | None = None,
+        correlation_id: str | None = None,
+        reply_to: str = "",
+        **options: Any,
+    ) -> SendResult:
+        """Send messages to a topic at once: all or none are stored, in order, in one queue. The keywords are
+        those of `publish`, for each of the messages. Raises as `Producer.send_batch`."""
+        command = publishing.RocketCommand(
+            *(messages or (None,)),
+            topic=topic,
+            options=options,
+            headers=headers,
+            correlation_id=correlation_id or self.config.id_generator(),
+            reply_to=reply_to,
+            _publish_type=PublishType.PUBLISH,
+        )
+        result: SendResult = await self._basic_publish_batch(command, producer=self.config.producer)
         return result
 
     async def request(self, *_: Any, **__: Any) -> Any:

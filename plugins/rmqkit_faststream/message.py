@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from faststream._internal.parser import DefaultCodec
 from faststream.message import StreamMessage
 
-from rmqkit.client import DeadLetter, Delivery
+from rmqkit.client import Batch, DeadLetter, Delivery, ReceivedMessage
 from rmqkit.model import properties as props
 
 #: Properties that say how a body is encoded, what it belongs to, and where its answer goes.
@@ -17,8 +18,9 @@ REPLY_TO: Final = "reply-to"
 _OWN: Final = frozenset({CONTENT_TYPE, CORRELATION_ID, REPLY_TO})
 
 
-class RocketMessage(StreamMessage[Delivery]):
-    """One message. `raw_message.message` is the message of the client, with its keys, tag and place."""
+class RocketMessage(StreamMessage[Delivery | Batch]):
+    """One message, or those of a batch. `raw_message` is what the client delivered: `message` of a `Delivery`
+    and `messages` of a `Batch` have keys, tags and places."""
 
     async def ack(self) -> None:
         """Finish the message."""
@@ -48,24 +50,46 @@ class Parser:
     async def parse_message(self, delivery: Delivery) -> RocketMessage:
         """The message of a delivery; its headers are the properties of the application."""
         message = delivery.message
-        headers = {
-            key: value
-            for key, value in message.properties.items()
-            if key not in _OWN and key not in props.OF_ONE_SENDING
-        }
+        return RocketMessage(delivery, message.body, headers=_headers(message), **_own(message))
+
+    async def parse_batch(self, batch: Batch) -> RocketMessage:
+        """One message for those of a batch. What there can be only one of, such as the topic for the answer,
+        is that of the first."""
+        headers = [_headers(message) for message in batch.messages]
+        bodies = [message.body for message in batch.messages]
         return RocketMessage(
-            raw_message=delivery,
-            body=message.body,
-            headers=headers,
-            content_type=message.properties.get(CONTENT_TYPE),
-            correlation_id=message.properties.get(CORRELATION_ID),
-            reply_to=message.properties.get(REPLY_TO, ""),
-            message_id=message.message_id,
+            batch, bodies, headers=headers[0], batch_headers=headers, **_own(batch.messages[0])
         )
 
     async def decode_message(self, message: StreamMessage[Any]) -> Any:
         """The decoded body, by its content type."""
         return await self.codec.decode(message)
+
+    async def decode_batch(self, message: StreamMessage[Any]) -> list[Any]:
+        """The decoded bodies of a batch, each by its content type."""
+        return [
+            await self.codec.decode(StreamMessage(each, each.body, **_own(each)))
+            for each in message.raw_message.messages
+        ]
+
+
+def _headers(message: ReceivedMessage) -> dict[str, str]:
+    """The properties of the application."""
+    return {
+        key: value
+        for key, value in message.properties.items()
+        if key not in _OWN and key not in props.OF_ONE_SENDING
+    }
+
+
+def _own(message: ReceivedMessage) -> Mapping[str, Any]:
+    """What is known of a message besides, as keywords of FastStream's messages."""
+    return {
+        "content_type": message.properties.get(CONTENT_TYPE),
+        "correlation_id": message.properties.get(CORRELATION_ID),
+        "reply_to": message.properties.get(REPLY_TO, ""),
+        "message_id": message.message_id,
+    }
 
 
 __all__ = ["Parser", "RocketMessage"]

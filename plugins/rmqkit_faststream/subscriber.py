@@ -17,7 +17,7 @@ from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message as MessageSpec
 from faststream.specification.schema import Operation, SubscriberSpec
 
-from rmqkit.client import Client, Delivery, Message, PushConsumer, PushKeywords
+from rmqkit.client import Batch, Client, Delivery, Message, PushConsumer, PushKeywords
 from rmqkit_faststream.message import Parser, RocketMessage
 from rmqkit_faststream.publisher import ReplyPublisher
 
@@ -45,6 +45,9 @@ class SubscriberConfig(SubscriberUsecaseConfig):
     expression: str
     max_workers: int
     consumer: PushKeywords
+    batch: bool
+    max_records: int
+    linger_ms: float
 
     @property
     def ack_policy(self) -> AckPolicy:
@@ -82,12 +85,12 @@ class RocketSubscriberSpecification(SubscriberSpecification[BrokerConfig, Specif
 
 
 class RocketSubscriber(TasksMixin):
-    """A push consumer whose messages go to handlers, `max_workers` at a time."""
+    """A push consumer whose messages go to handlers, `max_workers` of them or of their batches at a time."""
 
     def __init__(self, config: SubscriberConfig, specification: Any, calls: Any) -> None:
         parser = Parser()
-        config.parser = parser.parse_message
-        config.decoder = parser.decode_message
+        config.parser = parser.parse_batch if config.batch else parser.parse_message
+        config.decoder = parser.decode_batch if config.batch else parser.decode_message
         super().__init__(config, specification, calls)
         self._settings = config
         self._consumer: PushConsumer | None = None
@@ -101,6 +104,11 @@ class RocketSubscriber(TasksMixin):
     def group(self) -> str:
         """The consumer group."""
         return self._settings.group
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether handlers get several messages at a time."""
+        return self._settings.batch
 
     def wants(self, message: Message) -> bool:
         """Whether the topic is this one, and the expression has the tag."""
@@ -127,8 +135,14 @@ class RocketSubscriber(TasksMixin):
             await consumer.aclose()
 
     async def _work(self, consumer: PushConsumer) -> None:
-        async for delivery in consumer:
+        async for delivery in self._deliveries(consumer):
             await self.consume(delivery)
+
+    def _deliveries(self, consumer: PushConsumer) -> AsyncIterator[Delivery | Batch]:
+        settings = self._settings
+        if settings.batch:
+            return aiter(consumer.batches(settings.max_records, linger_ms=settings.linger_ms))
+        return aiter(consumer)
 
     async def _joined(self) -> PushConsumer:
         if self._consumer is None:
@@ -147,15 +161,15 @@ class RocketSubscriber(TasksMixin):
         assert not self.calls, "a subscriber with handlers gives its messages to them"
         consumer = await self._joined()
         with anyio.move_on_after(timeout):
-            return await self._parsed(await anext(consumer))
+            return await self._parsed(await anext(self._deliveries(consumer)))
         return None
 
     async def __aiter__(self) -> AsyncIterator[RocketMessage]:
         assert not self.calls, "a subscriber with handlers gives its messages to them"
-        async for delivery in await self._joined():
+        async for delivery in self._deliveries(await self._joined()):
             yield await self._parsed(delivery)
 
-    async def _parsed(self, delivery: Delivery) -> RocketMessage:
+    async def _parsed(self, delivery: Delivery | Batch) -> RocketMessage:
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.context
         message = await process_msg(

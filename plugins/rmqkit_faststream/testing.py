@@ -12,15 +12,16 @@ from faststream._internal.testing.broker import TestBroker, change_producer
 
 from rmqkit.client import Message, MessageQueue, ReceivedMessage
 from rmqkit_faststream.broker import RocketBroker
-from rmqkit_faststream.publisher import RocketCommand, RocketProducer, RocketPublisher
+from rmqkit_faststream.publisher import RocketBatchPublisher, RocketCommand, RocketProducer, RocketPublisher
 from rmqkit_faststream.subscriber import RocketSubscriber
 
 
 class _Handed:
     """A message that has no consumer: nothing comes of its acknowledgement."""
 
-    def __init__(self, message: ReceivedMessage) -> None:
-        self.message = message
+    def __init__(self, *messages: ReceivedMessage) -> None:
+        self.message = messages[0]
+        self.messages = messages
 
     async def ack(self) -> bool:
         return True
@@ -54,7 +55,13 @@ class TestRocketBroker(TestBroker[RocketBroker, Any], broker=RocketBroker):
             if each.topic == publisher.topic:
                 return each, True
         group = f"tests-{publisher.topic}"
-        made = broker.subscriber(publisher.topic, group=group, consumer={"start": "first"}, persistent=False)
+        made = broker.subscriber(
+            publisher.topic,
+            group=group,
+            consumer={"start": "first"},
+            batch=isinstance(publisher, RocketBatchPublisher),
+            persistent=False,
+        )
         return made, False
 
     @contextmanager
@@ -77,12 +84,21 @@ class _Handing(RocketProducer):
 
     async def publish(self, command: RocketCommand) -> None:
         """Give a message to one subscriber of each group that subscribes to its topic and tag."""
-        message = await self.message(command)
+        await self._hand(await self.message(command))
+
+    async def publish_batch(self, command: RocketCommand) -> None:
+        """Give messages to one subscriber of each group, together if it takes batches."""
+        await self._hand(*await self.messages(command))
+
+    async def _hand(self, *messages: Message) -> None:
         groups: set[str] = set()
         for each in _subscribers(self._brokers):
-            if each.wants(message) and each.group not in groups:
-                groups.add(each.group)
-                await each.process_message(_Handed(_received(message)))
+            wanted = [_received(message) for message in messages if each.wants(message)]
+            if not wanted or each.group in groups:
+                continue
+            groups.add(each.group)
+            for batch in [wanted] if each.takes_batches else [[message] for message in wanted]:
+                await each.process_message(_Handed(*batch))
 
 
 def _subscribers(brokers: Sequence[RocketBroker]) -> Iterator[RocketSubscriber]:

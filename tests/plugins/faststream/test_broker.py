@@ -11,7 +11,7 @@ from faststream import AckPolicy, FastStream
 from faststream.exceptions import FeatureNotSupportedException, IncorrectState, NackMessage, RejectMessage
 from pydantic import BaseModel, ValidationError
 
-from rmqkit.client import BlockingClient
+from rmqkit.client import BlockingClient, Delivery
 from rmqkit.testing.rocketmq import ThreadedRocketMQ
 from rmqkit_faststream import RocketBroker, RocketMessage, TestRocketBroker
 
@@ -161,6 +161,7 @@ def test_messages_one_by_one(rocketmq: ThreadedRocketMQ) -> None:
             assert isinstance(message, RocketMessage)
             assert await message.decode() == {"number": 7}
             assert message.headers == {"country": "NL"}
+            assert isinstance(message.raw_message, Delivery)
             assert message.raw_message.message.tag == "new"
             await message.ack()
             assert await subscriber.get_one(timeout=0.01) is None
@@ -191,7 +192,7 @@ def test_the_test_broker_over_servers(rocketmq: ThreadedRocketMQ) -> None:
 
 
 def test_what_it_does_not_do(rocketmq: ThreadedRocketMQ) -> None:
-    """It says so: before it is connected, and when an answer or a batch is asked for."""
+    """It says so: before it is connected, and when an answer is asked for."""
 
     async def work() -> None:
         broker = broker_of(rocketmq)
