@@ -15,6 +15,7 @@ from rmqkit.plugin.access import PRINCIPAL, READ_CHECK
 from rmqkit.plugin.hooks import Refusals, RpcHook
 from rmqkit.plugin.request import BROKER, Peer
 from rmqkit.plugin.request_broker import NeedsBroker, RequestBroker
+from rmqkit.protocol import batch
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.message_id import unpack_host
@@ -92,7 +93,7 @@ class QuotaHook(NeedsBroker, RpcHook):
         charges: list[_Charge] = []
         if of_topic.limits or of_client.limits:
             is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or "true" in map(fields.get, _BATCH)
-            count, size = _count(request.body) if is_batch else 1, len(request.body)
+            count, size = max(batch.count(request.body), 1) if is_batch else 1, len(request.body)
             for who, rate in ((f"topic {topic}", of_topic), (_client(fields, peer), of_client)):
                 if rate.limits:
                     charges.append(_Charge(who, rate, rate.span_s(count, size)))
@@ -131,19 +132,6 @@ def _client(fields: Mapping[str, str], peer: Peer) -> str:
     if READ_CHECK in peer.attributes:
         user = fields.get(ACCESS_KEY, user)
     return f"user {user}" if user else f"client {unpack_host(peer.remote_host)[0]}"
-
-
-def _count(body: bytes) -> int:
-    """The number of messages in the body of a batch, each of which begins with its size; a broken body counts
-    as what it has until there."""
-    count = at = 0
-    while at + 4 <= len(body):
-        size = int.from_bytes(body[at : at + 4], "big")
-        if size <= 4:
-            break
-        at += size
-        count += 1
-    return max(count, 1)
 
 
 __all__ = ["QuotaHook"]

@@ -16,6 +16,8 @@ from rmqkit.limits import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES
 
 _HEAD = Struct(">iiiii")
 _I16 = Struct(">h")
+#: The size of a message without a body and properties.
+_LEAST_BYTES = _HEAD.size + _I16.size
 
 
 class BatchItem(NamedTuple):
@@ -26,7 +28,7 @@ class BatchItem(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Bytes of the encoded message."""
-        return 22 + len(self.body) + len(self.properties)
+        return _LEAST_BYTES + len(self.body) + len(self.properties)
 
 
 def encode(items: Iterable[BatchItem]) -> bytes:
@@ -37,7 +39,7 @@ def encode(items: Iterable[BatchItem]) -> bytes:
             raise DecodeError(
                 f"properties of {len(properties)} bytes, at most {MAX_PROPERTIES_BYTES} are allowed"
             )
-        parts.append(_HEAD.pack(22 + len(body) + len(properties), 0, 0, flag, len(body)))
+        parts.append(_HEAD.pack(_LEAST_BYTES + len(body) + len(properties), 0, 0, flag, len(body)))
         parts += [body, _I16.pack(len(properties)), properties]
     return b"".join(parts)
 
@@ -67,3 +69,16 @@ def decode(body: bytes, found: list[BatchItem] | None = None) -> list[BatchItem]
     except StructError as error:
         raise DecodeError(f"batch message at byte {at} is cut short") from error
     return items
+
+
+def count(body: bytes) -> int:
+    """The number of messages of a batch body, by their lengths alone and without decoding them. Of a broken
+    body, those before the first length that is wrong."""
+    found = at = 0
+    while at + 4 <= len(body) and found < MAX_BATCH_MESSAGES:
+        total = int.from_bytes(body[at : at + 4])
+        if not _LEAST_BYTES <= total <= len(body) - at:
+            break
+        at += total
+        found += 1
+    return found

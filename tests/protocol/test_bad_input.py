@@ -376,6 +376,18 @@ def test_binary_headers_that_lie(header: bytes) -> None:
         decode_header(header, 1)
 
 
+def test_messages_of_a_batch_are_counted() -> None:
+    """As many as are decoded; a broken batch has those up to its fault, and no more than a batch may have."""
+    item = batch.encode([batch.BatchItem(0, b"body", b"TAGS\x01a\x02")])
+    for number in (0, 1, 3):
+        assert batch.count(item * number) == number
+    assert batch.count(item * 2 + pack(">i", 21) + item) == 2
+    assert batch.count(item + pack(">i", -1)) == 1
+    assert batch.count(item + b"\0\0\0") == 1
+    assert batch.count(item * 2 + item[:-1]) == 2
+    assert batch.count(batch.encode([batch.BatchItem(0, b"", b"")] * 16_385)) == 16_384
+
+
 def test_batch_that_lies() -> None:
     """Every length in a batch is checked, and the number of messages is limited."""
     whole = vectors.raw("batch")

@@ -78,7 +78,7 @@ def test_a_check_gets_the_value_of_a_producer_with_a_codec(
 
 
 async def later(verdict: Any) -> Any:
-    await anyio.sleep(1)
+    await anyio.lowlevel.checkpoint()
     return verdict
 
 
@@ -144,15 +144,22 @@ def test_every_broker_of_the_cluster_can_ask(backend: str) -> None:
     async def body() -> None:
         async with asking("ab") as peer:
             async with peer.client.producer("plain"):
-                await anyio.sleep(65)
+                await two_heartbeats()
                 assert all(not broker.server.requests for broker in peer.fake.brokers.values())
             async with peer.client.producer("pg", check=lambda half: True):
-                await anyio.sleep(5)
+                for broker in peer.fake.brokers.values():
+                    await broker.server.await_requests(1)
                 assert all(groups_at(peer, name) == ["pg"] for name in peer.fake.brokers)
             for broker in peer.fake.brokers.values():
                 assert broker.server.seen(RequestCode.UNREGISTER_CLIENT)
 
     run(backend, body)
+
+
+async def two_heartbeats() -> None:
+    """Let the clock of the test, which jumps, pass the times of two heartbeats."""
+    with anyio.move_on_after(65):
+        await anyio.Event().wait()
 
 
 def groups_at(peer: Asking, name: str) -> list[str]:
@@ -173,11 +180,11 @@ def test_name_servers_that_are_away_when_a_producer_opens(
             refusing = lambda command: answer(command, ResponseCode.SYSTEM_BUSY, "busy")  # noqa: E731
             peer.fake.overrides[RequestCode.GET_BROKER_CLUSTER_INFO] = refusing
             async with peer.client.producer("pg", check=lambda half: True):
-                await anyio.sleep(5)
+                await settled()
                 assert "the brokers of the cluster could not be found" in caplog.text
                 assert peer.broker.server.requests == []
                 del peer.fake.overrides[RequestCode.GET_BROKER_CLUSTER_INFO]
-                await anyio.sleep(40)
+                await peer.arrived(RequestCode.HEART_BEAT)
                 assert groups_at(peer, "broker-a") == ["pg"]
 
     run(backend, body)
