@@ -48,6 +48,9 @@ from rmqkit.remoting.background import BackgroundTask, only_error
 from rmqkit.remoting.dial import Dialer
 from rmqkit.toolkit.signing import SignCalls
 
+#: The plugin that has RocketMQ's own allocation strategies.
+_STRATEGIES = "allocation"
+
 
 class Client:
     """A client of a RocketMQ cluster, under trio or asyncio:
@@ -374,10 +377,13 @@ class Client:
     def _strategy(self, allocation: str | AllocationStrategy) -> AllocationStrategy:
         if not isinstance(allocation, str):
             return allocation
-        # Only push consumers need plugins, and finding them takes as long as the client's other imports.
+        # Only push consumers need plugins, and finding them takes as long as the client's other imports. The
+        # strategies of RocketMQ need none of the others, among which servers import trio.
         from rmqkit.plugin import loader
 
-        registry = loader.load(self._config)
+        registry = loader.load(self._config, only=[_STRATEGIES])
+        if allocation not in registry.allocation_strategies:
+            registry = loader.load(self._config)
         strategy: AllocationStrategy = registry.chosen("allocation_strategies", allocation)
         return strategy
 

@@ -10,12 +10,12 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from importlib.metadata import Distribution, EntryPoint, distributions
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pluggy
 from attrs import Factory, define, frozen
@@ -24,20 +24,23 @@ from rmqkit.config import Config, SettingsType, setting_fields, spellings
 from rmqkit.errors import ConfigError, Fault, PluginError, did_you_mean
 from rmqkit.model.attributes import Attribute
 from rmqkit.plugin import hookspecs
-from rmqkit.plugin.acks import AckCondition
-from rmqkit.plugin.allocation import AllocationStrategy
-from rmqkit.plugin.dispatcher import LogFollower
-from rmqkit.plugin.filter import FilterIndexFactory, FilterServer
-from rmqkit.plugin.flush import FlushPolicyFactory
 from rmqkit.plugin.hook_runner import HookEntry, Hooks
 from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
 from rmqkit.plugin.protocols import WireProtocol, check_prefixes, check_together
 from rmqkit.plugin.queue_code import QueueCode
-from rmqkit.plugin.server import Server
-from rmqkit.plugin.service import Service
-from rmqkit.plugin.store import StoreFactory
-from rmqkit.plugin.store_tools import StoreTools
-from rmqkit.plugin.transport import Address, Transport
+
+if TYPE_CHECKING:
+    # Of what only servers have: it needs trio, which clients under asyncio do not import.
+    from rmqkit.plugin.acks import AckCondition
+    from rmqkit.plugin.allocation import AllocationStrategy
+    from rmqkit.plugin.dispatcher import LogFollower
+    from rmqkit.plugin.filter import FilterIndexFactory, FilterServer
+    from rmqkit.plugin.flush import FlushPolicyFactory
+    from rmqkit.plugin.server import Server
+    from rmqkit.plugin.service import Service
+    from rmqkit.plugin.store import StoreFactory
+    from rmqkit.plugin.store_tools import StoreTools
+    from rmqkit.plugin.transport import Address, Transport
 
 ENTRY_POINT_GROUP = "rmqkit"
 #: Plugins that are used only when the setting `hooks` names them, and not imported otherwise.
@@ -203,12 +206,19 @@ _FUNCTIONS = (FunctionType, MethodType, staticmethod, classmethod)
 _HOOKS = {"send_message_hooks", "consume_message_hooks", "rpc_hooks", "call_hooks", "put_message_hooks"}
 
 
-def load(config: Config, *, extra: Iterable[tuple[str, object]] = (), entry_points: bool = True) -> Registry:
+def load(
+    config: Config,
+    *,
+    extra: Iterable[tuple[str, object]] = (),
+    entry_points: bool = True,
+    only: Collection[str] | None = None,
+) -> Registry:
     """Find, check and register all plugins.
 
     `extra` are (name, plugin) pairs in addition to the installed plugins; `entry_points=False` omits the
     installed ones. Plugins named in `config.disabled_plugins` are found but not used; an unknown name there
-    is an error. Raises PluginError with all errors that were found.
+    is an error. With `only`, the plugins of other names are found but not used either, nor imported. Raises
+    PluginError with all errors that were found.
     """
     manager = _Manager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
@@ -219,7 +229,7 @@ def load(config: Config, *, extra: Iterable[tuple[str, object]] = (), entry_poin
             owners = " and ".join(dict.fromkeys([found[name].package, package]))
             problems.add(f"two plugins are called {name!r} (of {owners}); rename or uninstall one of them")
             continue
-        enabled = name not in config.disabled_plugins and wanted
+        enabled = name not in config.disabled_plugins and wanted and (only is None or name in only)
         found[name] = Plugin(name, package, version, enabled, optional=optional)
         if enabled:
             with problems.kept():
@@ -227,7 +237,7 @@ def load(config: Config, *, extra: Iterable[tuple[str, object]] = (), entry_poin
     problems.faults += _unknown_names(config, found)
     problems.faults += _unknown_hooks(manager)
     problems.check()
-    return _compile(manager, config, list(found.values()))
+    return _compile(manager, config, list(found.values()), complete=only is None)
 
 
 class _Manager(pluggy.PluginManager):
@@ -438,7 +448,10 @@ def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _compile(manager: pluggy.PluginManager, config: Config, found: list[Plugin]) -> Registry:
+def _compile(
+    manager: pluggy.PluginManager, config: Config, found: list[Plugin], *, complete: bool
+) -> Registry:
+    """What the plugins register; `complete` unless some were left out. Raises PluginError."""
     compiled: dict[str, Any] = {}
     brought: dict[str, list[str]] = {plugin.name: plugin.registers for plugin in found}
     registrations: list[Registration] = []
@@ -464,9 +477,10 @@ def _compile(manager: pluggy.PluginManager, config: Config, found: list[Plugin])
             check_prefixes(protocol)
     with problems.kept():
         check_together(protocols)
-    problems.faults += _not_among(
-        config, "disabledServices", "disabledServices", "service", config.disabled_services, set(services)
-    )
+    if complete:
+        problems.faults += _not_among(
+            config, "disabledServices", "disabledServices", "service", config.disabled_services, set(services)
+        )
     problems.check()
     return Registry(**compiled, plugins=tuple(found), registrations=tuple(registrations), manager=manager)
 

@@ -25,11 +25,14 @@ async def main():
         async with client.pop_consumer("g", subscribe="Orders", start="first") as consumer:
             (lease,) = await consumer.receive(1, wait_ms=10_000)
             await consumer.ack(lease)
-            return lease.message.body
+        async with client.push_consumer("h", subscribe="Orders", start="first") as consumer:
+            async for delivery in consumer:
+                async with delivery as message:
+                    return message.body
 
 
 print(asyncio.run(main()))
-assert "trio" not in sys.modules, "imported by a pop consumer"
+assert "trio" not in sys.modules, "imported by a consumer"
 with BlockingClient(namesrv) as client, client.producer("p") as producer:
     producer.send("Orders", b"coffee")
 assert "trio" not in sys.modules, "imported by a blocking client"
@@ -37,7 +40,7 @@ assert "trio" not in sys.modules, "imported by a blocking client"
 
 
 def test_an_asyncio_client_imports_no_trio(rocketmq: ThreadedRocketMQ) -> None:
-    """Neither the import, nor producers, pop consumers and blocking clients over servers of another
+    """Neither the import, nor producers, pop and push consumers and blocking clients over servers of another
     process."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, rocketmq.namesrv_text],

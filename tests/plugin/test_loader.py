@@ -110,6 +110,17 @@ def rmqkit_register_stores(register, config):
 """
 
 
+def test_only_some(modules: Callable[[str, str], None], install: Install) -> None:
+    """The others are found and not imported; services that they have may be disabled all the same."""
+    modules("wanted", SOURCE.format(name="wanted"))
+    modules("unwanted", "raise LookupError")
+    install(FakeDistribution("both", "wanted = wanted", "unwanted = unwanted"))
+    registry = load(Config(disabled_services=("of-unwanted",)), only=["wanted"])
+    assert set(registry.stores) == {"wanted"}
+    assert {each.name: each.enabled for each in registry.plugins} == {"wanted": True, "unwanted": False}
+    assert "unwanted" not in sys.modules
+
+
 def test_nothing() -> None:
     """Without plugins every table is empty, and the error for what is missing says so."""
     registry = alone()
