@@ -9,6 +9,7 @@ from attrs import frozen
 
 from rmqkit.client.cluster.admin import QueueStats
 from rmqkit.client.cluster.group_admin import GroupConnections, Progress
+from rmqkit.errors import RequestTimeout, RmqError
 from rmqkit.model.queue import MessageQueue
 from rmqkit.model.subscription import BROADCASTING, SubscriptionData
 from rmqkit.model.sysflag import PERM_WRITE
@@ -41,12 +42,17 @@ class Finding:
     advice: str
 
 
-def unreachable_name_server(address: str, why: str) -> Finding:
+def unreachable_name_server(address: str, error: RmqError) -> Finding:
     """A name server that does not answer, or something else at its address."""
     advice = "start it, or correct --namesrv; the usual port is 9876"
-    if NOT_ROCKETMQ in why:
+    if NOT_ROCKETMQ in str(error):
         advice = "something else answers there: correct --namesrv; the usual port is 9876"
-    return Finding("unreachable-name-server", address, why, advice)
+    elif isinstance(error, RequestTimeout):
+        advice = (
+            "something takes connections there and says nothing, as servers of other protocols do: correct"
+            " --namesrv; the usual port is 9876"
+        )
+    return Finding("unreachable-name-server", address, str(error), advice)
 
 
 def unreachable(name: str, address: str, namesrv: Sequence[str], why: str) -> Finding:

@@ -72,7 +72,7 @@ class Examination:
             try:
                 views[address] = await self._admin.cluster_info_of(address)
             except RmqError as error:
-                self._found.append(diagnosis.unreachable_name_server(address, str(error)))
+                self._found.append(diagnosis.unreachable_name_server(address, error))
         if not views:
             return None
         known = {address: sorted(view.broker_addr_table) for address, view in views.items()}

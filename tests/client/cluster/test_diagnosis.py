@@ -9,6 +9,7 @@ from attrs import evolve
 
 from rmqkit.client import GroupConnections, GroupMemberInfo, MessageQueue, Progress, QueueStats
 from rmqkit.client.cluster import diagnosis
+from rmqkit.errors import ConnectFailed, ConnectionLost, RequestTimeout, RmqError
 from rmqkit.protocol.value_frames import NOT_ROCKETMQ
 
 _QUEUE = MessageQueue("Orders", "broker-a", 0)
@@ -161,9 +162,21 @@ def test_something_else_at_the_address_is_named() -> None:
     assert "it speaks HTTP, not RocketMQ" in other.text
     assert other.advice.startswith("something else answers there")
     closed = diagnosis.unreachable("b", "10.0.0.5:10911", [], "refused")
-    name_server = diagnosis.unreachable_name_server("10.0.0.5:80", f"it speaks HTTP, {NOT_ROCKETMQ}")
-    assert name_server.advice == "something else answers there: correct --namesrv; the usual port is 9876"
-    assert diagnosis.unreachable_name_server("10.0.0.5:80", "refused").advice.startswith("start it")
     for finding in (other, closed):
         assert "brokerIP1" in finding.advice
         assert "bindAddress" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (ConnectionLost("10.0.0.5:80", f"it speaks HTTP, {NOT_ROCKETMQ}"), "something else answers there: "),
+        (RequestTimeout("10.0.0.5:80", 5000), "something takes connections there and says nothing, "),
+        (ConnectFailed("10.0.0.5:80", "refused"), "start it, or correct --namesrv"),
+    ],
+)
+def test_a_name_server_that_is_none(error: RmqError, advice: str) -> None:
+    """The advice depends on whether anything is there."""
+    found = diagnosis.unreachable_name_server("10.0.0.5:80", error)
+    assert found.text == str(error)
+    assert found.advice.startswith(advice)
