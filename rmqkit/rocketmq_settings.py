@@ -48,6 +48,7 @@ _ACCESS = (
     " another way before you remove the setting"
 )
 _FILTER_SERVERS = "the plugin filter-server is off or not installed: the broker starts no filter servers"
+_PROTECTION = "the plugin protection is off or not installed"
 _GUARD = "this build does not have this protection"
 _LITE_QUEUES = "this build has queues of lite topics, and no others that share a message"
 _CRC = "this build neither writes nor checks a checksum of a message's properties"
@@ -104,9 +105,9 @@ OFFERS: dict[str, Promise] = {
     "isBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
     "isInBrokerContainer": Promise(_OFF, "this build runs several brokers with --brokers N"),
     "filterServerNums": Promise(("0",), _FILTER_SERVERS),
-    "disableConsumeIfConsumerReadSlowly": Promise(_OFF, "the plugin protection is off or not installed"),
-    "coldCtrStrategyEnable": Promise(_OFF, _GUARD),
-    "coldDataFlowControlEnable": Promise(_OFF, _GUARD),
+    "disableConsumeIfConsumerReadSlowly": Promise(_OFF, _PROTECTION),
+    "coldCtrStrategyEnable": Promise(_OFF, _PROTECTION),
+    "coldDataFlowControlEnable": Promise(_OFF, _PROTECTION),
     "enableNetWorkFlowControl": Promise(_OFF, _GUARD),
     "enableLmq": Promise(_OFF, _LITE_QUEUES),
     "enableMultiDispatch": Promise(_OFF, _LITE_QUEUES),
@@ -130,6 +131,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             waitTimeMillsInSendQueue waitTimeMillsInPullQueue waitTimeMillsInLitePullQueue
             waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue waitTimeMillsInAckQueue
             waitTimeMillsInAdminBrokerQueue
+            usePIDColdCtrStrategy cgColdReadThreshold globalColdReadThreshold accessMessageInMemoryHotRatio
             fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
             diskSpaceWarningLevelRatio cleanFileForciblyEnable cleanResourceInterval
             deleteCommitLogFilesInterval deleteFileBatchMax scanNotActiveBrokerInterval kvConfigPath
@@ -194,7 +196,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly redeleteHangedFileInterval
             putMsgIndexHightWater checkCRCOnRecover flushLeastPagesWhenWarmMapedFile
             flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval messageIndexSafe
-            warmMapedFileEnable diskFallRecorded osPageCacheBusyTimeOutMills fastFailIfNoBufferInStorePool
+            warmMapedFileEnable diskFallRecorded fastFailIfNoBufferInStorePool
             writeWithoutMmap maxBatchDeleteFilesNum recheckReputOffsetFromCq enableRunningFlagsInFlush
             travelCqFileNumWhenGetMessage correctLogicMinOffsetSleepInterval
             correctLogicMinOffsetForceInterval mappedFileSwapEnable commitLogForceSwapMapInterval
@@ -202,8 +204,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             logicQueueSwapMapInterval cleanSwapedMapInterval logicQueueSwapMapReserveFileNum
             searchBcqByCacheEnable wakeCommitWhenPutMessage wakeFlushWhenPutMessage enableCleanExpiredOffset
             maxChecksumRange replicasPerDiskPartition logicalDiskSpaceCleanForciblyThreshold
-            maxConsumeQueueScan sampleCountThreshold sampleSteps coldDataScanEnable dataReadAheadEnable
-            timerColdDataCheckIntervalMs accessMessageInMemoryHotRatio readUnCommitted
+            maxConsumeQueueScan sampleCountThreshold readUnCommitted
             putConsumeQueueDataByFileChannel enableAcceleratedRecovery
             enableLogConsumeQueueRepeatedlyBuildWhenRecover mapperFileSizeBatchConsumeQueue
             bitMapLengthConsumeQueueExt maxTopicLength
@@ -211,6 +212,14 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             maxDelayTime
             """
         ),
+        (
+            "messages count as cold by their distance from the end of the log alone, and the device is told what"
+            " a reader needs next"
+        ): "coldDataScanEnable sampleSteps timerColdDataCheckIntervalMs dataReadAheadEnable",
+        (
+            "an append is one step of the loop, so nothing can see that it takes long while it does; sends that"
+            " were read before it and waited for longer than waitTimeMillsInSendQueue are refused"
+        ): "osPageCacheBusyTimeOutMills",
         "this build has no controller, and replicates in one way alone": (
             """
             haSlaveFallbehindMax offsetCheckInSlave haMaxTimeSlaveNotCatchup
@@ -295,8 +304,7 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             authorizationStrategy authorizationWhitelist migrateAuthFromV1Enabled userCacheMaxNum
             userCacheExpiredSecond userCacheRefreshSecond aclCacheMaxNum aclCacheExpiredSecond
             aclCacheRefreshSecond statefulAuthenticationCacheMaxNum statefulAuthenticationCacheExpiredSecond
-            statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond usePIDColdCtrStrategy
-            cgColdReadThreshold globalColdReadThreshold
+            statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond
             """
         ),
         "this build registers, and keeps topics and groups, in one way alone": (

@@ -78,6 +78,9 @@ consumerStatus -g G
 updateTopicList -b {broker} -f {dir}/topics.json
 updateSubGroupList -b {broker} -f {dir}/groups.json
 resetMasterFlushOffset -b {broker} -o 0
+updateColdDataFlowCtrGroupConfig -b {broker} -g G -v 1000
+getColdDataFlowCtrInfo -b {broker}
+removeColdDataFlowCtrGroupConfig -b {broker} -g G
 deleteSubGroup -c {cluster} -g G
 deleteTopic -c {cluster} -t V2
 updateTopic -c NoCluster -t V
@@ -88,7 +91,6 @@ getConsumerConfig -g NoGroup
 queryMsgByKey -t NoTopic -k k
 """.splitlines()
 )
-_COLD = "this broker does not support control of cold data reads"
 #: Call -> (why it differs, what rmqkit's answer has).
 DIFFERENT: Mapping[str, tuple[str, str]] = {
     "brokerStatus -b {broker}": ("there are more figures", "bootTimestamp"),
@@ -98,10 +100,14 @@ DIFFERENT: Mapping[str, tuple[str, str]] = {
         "Apache's broker takes a setting that it does not have",
         "no settings of this server, nothing was changed: noSuchKey",
     ),
-    "getColdDataFlowCtrInfo -b {broker}": ("there is none", _COLD),
-    "updateColdDataFlowCtrGroupConfig -b {broker} -g G -v 1000": ("there is none", _COLD),
-    "removeColdDataFlowCtrGroupConfig -b {broker} -g G": ("there is none", _COLD),
-    "setCommitLogReadAheadMode -b {broker} -m 0": ("there is none", _COLD),
+    "updateColdDataFlowCtrGroupConfig -b {broker} -g G -v much": (
+        "Apache's broker says success, and sets nothing",
+        "the threshold of cold reads of group G is a number of bytes, not 'much'",
+    ),
+    "setCommitLogReadAheadMode -b {broker} -m 0": (
+        "the log is not read through mapped pages",
+        "does not support read-ahead modes of the log",
+    ),
     "switchTimerEngine -b {broker} -e F": ("there is one engine", "does not support timers in RocksDB"),
     "exportPopRecord -b {broker} -d true": ("there is no RocksDB", "does not support pop records in RocksDB"),
     "checkRocksdbCqWriteProgress -c {cluster} -t V": ("there is no RocksDB", "is not supported here"),

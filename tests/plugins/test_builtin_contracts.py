@@ -56,6 +56,7 @@ from rmqkit_hook_metrics.settings import MetricsSettings
 from rmqkit_pop.lite.service import LiteService
 from rmqkit_pop.plugin import engine_of, lites_of
 from rmqkit_pop.service import PopService
+from rmqkit_protection.cold_reads import ColdReads
 from rmqkit_protection.service import SlowConsumers
 from rmqkit_protection.water_marks import WaterMarks
 from rmqkit_registration.service import RegistrationService
@@ -85,6 +86,7 @@ from tests.plugins.filter.index import test_filters as filter_index
 from tests.plugins.grpc import test_protocol as grpc_protocol
 from tests.plugins.grpc import test_proxy as grpc_proxy
 from tests.plugins.ha import test_group as electing
+from tests.plugins.protection import test_cold_reads as cold_reads
 from tests.plugins.protection import test_fast_failure as fast_failure
 from tests.plugins.transaction.state_table import test_follower as state_follower
 from tests.stores.lmdb import test_store as test_lmdb
@@ -109,6 +111,11 @@ class TestRetention(ServiceContract):
 class TestProtection(ServiceContract):
     def make_service(self, config: Config) -> Service:
         return SlowConsumers()
+
+
+class TestColdReads(ServiceContract):
+    def make_service(self, config: Config) -> Service:
+        return ColdReads()
 
 
 class TestWaterMarks(ServiceContract):
@@ -455,6 +462,7 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("filter server", "PYTHON"): (python_filters, "check_filter_server"),
     ("filter index", "filter"): (filter_index, "check_filter_index"),
     ("service", "audit"): (None, "TestAudit"),
+    ("service", "cold-reads"): (None, "TestColdReads"),
     ("service", "console"): (console, "TestContract"),
     ("service", "dedup"): (dedup, "TestService"),
     ("service", "delay"): (None, "TestDelay"),
@@ -481,8 +489,10 @@ COVERED: dict[tuple[str, str], tuple[ModuleType | None, str]] = {
     ("send message hook", "metrics"): (hooks, "TestSendMetrics"),
     ("send message hook", "trace"): (hooks, "TestSendSpans"),
     ("consume message hook", "audit"): (hooks, "TestConsumeAudit"),
+    ("consume message hook", "cold-counts"): (cold_reads, "TestCounts"),
     ("consume message hook", "metrics"): (hooks, "TestConsumeMetrics"),
     ("rpc hook", "audit"): (hooks, "TestRequestAudit"),
+    ("rpc hook", "cold-pulls"): (cold_reads, "TestPulls"),
     ("rpc hook", "fast-failure"): (fast_failure, "TestContract"),
     ("rpc hook", "message-type"): (hooks, "TestCheckRecalls"),
     ("rpc hook", "metrics"): (hooks, "TestRpcMetrics"),
@@ -507,6 +517,7 @@ def test_everything_that_is_built_in_runs_the_contract_of_its_kind() -> None:
         "hooks": ["audit", "metrics", "trace"],
         "brokerRole": "SYNC_MASTER",
         "enableTopicMessageTypeCheck": True,
+        "coldDataFlowControlEnable": True,
         "plugins.ha.elected": True,
         "plugins.failover.coordinator": "memory://contract",
         "plugins.transaction.store": "state-table",

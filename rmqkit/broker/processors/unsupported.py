@@ -27,10 +27,10 @@ _FEATURES = {
     ),
     "replication (the plugin ha)": "GET_BROKER_HA_STATUS EXCHANGE_BROKER_HA_INFO",
     "failover": "NOTIFY_MIN_BROKER_ID_CHANGE",
-    "control of cold data reads": (
+    "control of cold data reads (the plugin protection)": (
         "UPDATE_COLD_DATA_FLOW_CTR_CONFIG REMOVE_COLD_DATA_FLOW_CTR_CONFIG GET_COLD_DATA_FLOW_CTR_INFO"
-        " SET_COMMITLOG_READ_MODE"
     ),
+    "read-ahead modes of the log: it tells the device what a reader needs next": "SET_COMMITLOG_READ_MODE",
     "filter servers (the plugin filter-server)": "REGISTER_FILTER_SERVER",
     "clean-up by request (the plugin retention)": (
         "DELETE_EXPIRED_COMMITLOG CLEAN_EXPIRED_CONSUMEQUEUE CLEAN_UNUSED_TOPIC"

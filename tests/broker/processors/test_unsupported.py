@@ -8,7 +8,8 @@ from rmqkit.broker.processors.unsupported import REFUSED
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from tests.broker.desk import BrokerHarness
 
-#: The plugins retention, ha, filter-server, timer, pop and transaction of the harness answer these.
+#: The plugins retention, ha, filter-server, timer, pop, transaction and protection of the harness answer
+#: these.
 _OF_PLUGINS = {
     RequestCode.END_TRANSACTION,
     RequestCode.RESUME_CHECK_HALF_MESSAGE,
@@ -37,6 +38,9 @@ _OF_PLUGINS = {
     RequestCode.GET_LITE_CLIENT_INFO,
     RequestCode.GET_LITE_GROUP_INFO,
     RequestCode.TRIGGER_LITE_DISPATCH,
+    RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+    RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+    RequestCode.GET_COLD_DATA_FLOW_CTR_INFO,
 }
 
 
