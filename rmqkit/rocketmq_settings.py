@@ -213,12 +213,12 @@ NO_EFFECT: dict[str, tuple[str, ...]] = {
             """
         ),
         (
-            "messages count as cold by their distance from the end of the log alone, and the device is told what"
-            " a reader needs next"
+            "messages count as cold by their distance from the end of the log alone, and the device is told"
+            " what a reader needs next"
         ): "coldDataScanEnable sampleSteps timerColdDataCheckIntervalMs dataReadAheadEnable",
         (
-            "an append is one step of the loop, so nothing can see that it takes long while it does; sends that"
-            " were read before it and waited for longer than waitTimeMillsInSendQueue are refused"
+            "an append is one step of the loop, so nothing can see that it takes long while it does; sends"
+            " that were read before it and waited for longer than waitTimeMillsInSendQueue are refused"
         ): "osPageCacheBusyTimeOutMills",
         "this build has no controller, and replicates in one way alone": (
             """

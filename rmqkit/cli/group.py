@@ -79,7 +79,29 @@ def _arguments(parser: ArgumentParser) -> None:
     above = "exit with 1 when more than N messages are not consumed, for monitoring"
     lag.add_argument("--fail-above", type=int, metavar="N", help=above)
 
-    change = actions.add_parser("set", help="change settings of a group, or create it")
+    _add_set(actions.add_parser("set", help="change settings of a group, or create it"))
+
+    for name, text in (
+        ("pause", "let the members of a group wait, without an error, until it is resumed"),
+        ("resume", "end a pause"),
+    ):
+        actions.add_parser(name, help=text).add_argument("group")
+
+    _add_reset(
+        actions.add_parser("reset", help="let a group continue elsewhere, with or without online members")
+    )
+
+    delete = actions.add_parser("delete", help="delete a group without members, its offsets and retries")
+    delete.add_argument("group")
+    delete.add_argument("--dead-letters", action="store_true", help="delete its dead letters, too")
+    delete.add_argument("--yes", action="store_true", help="needed: it cannot be undone")
+
+    for action in actions.choices.values():
+        options.add_client(action)
+        options.add_json(action)
+
+
+def _add_set(change: ArgumentParser) -> None:
     add = change.add_argument
     add("group")
     add("--retries", type=int, metavar="N", help="deliveries after the first one, until it is a dead letter")
@@ -111,13 +133,8 @@ def _arguments(parser: ArgumentParser) -> None:
         " removes it",
     )
 
-    for name, text in (
-        ("pause", "let the members of a group wait, without an error, until it is resumed"),
-        ("resume", "end a pause"),
-    ):
-        actions.add_parser(name, help=text).add_argument("group")
 
-    reset = actions.add_parser("reset", help="let a group continue elsewhere, with or without online members")
+def _add_reset(reset: ArgumentParser) -> None:
     reset.add_argument("group")
     reset.add_argument("topic")
     where = reset.add_mutually_exclusive_group(required=True)
@@ -126,15 +143,6 @@ def _arguments(parser: ArgumentParser) -> None:
     where.add_argument("--offset", type=int, help="an offset of one queue")
     reset.add_argument("--queue", metavar="BROKER:ID", type=_queue, help="the queue of --offset")
     reset.add_argument("--dry-run", action="store_true", help="show the offsets and change nothing")
-
-    delete = actions.add_parser("delete", help="delete a group without members, its offsets and retries")
-    delete.add_argument("group")
-    delete.add_argument("--dead-letters", action="store_true", help="delete its dead letters, too")
-    delete.add_argument("--yes", action="store_true", help="needed: it cannot be undone")
-
-    for action in actions.choices.values():
-        options.add_client(action)
-        options.add_json(action)
 
 
 def _run(arguments: Namespace) -> int:
