@@ -113,6 +113,24 @@ def test_plugins_holds_tables(tmp_path: Path, text: str) -> None:
         loaded(tmp_path, environ={"RMQKIT_PLUGINS__AUDIT": "1"})
 
 
+@pytest.mark.parametrize(
+    ("key", "secret"),
+    [
+        ("secretKey", True),
+        ("tls.server.keyPassword", True),
+        ("innerClientAuthenticationCredentials", True),
+        ("initAuthenticationUser", True),
+        ("metricsGrpcExporterHeader", True),
+        ("accessKey", False),
+        ("tls.server.keyPath", False),
+        ("userCacheMaxNum", False),
+    ],
+)
+def test_secrets_are_known_by_their_names(key: str, secret: bool) -> None:
+    """What is shown, and what a backup keeps of a broker's settings, has none of them."""
+    assert settings.is_secret(key) is secret
+
+
 def test_they_are_shown_but_not_told_to_clients(tmp_path: Path) -> None:
     """`described` has each with its source and masks secrets; the answer to GET_BROKER_CONFIG leaves them
     out: only the plugin knows what is secret."""

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 
 from rmqkit.errors import ConfigError, RequestRefused
+from rmqkit.model.access import AclTable
 from rmqkit.toolkit.json_file import JsonFile
 from rmqkit_hook_acl.model import Policies, User
-from rmqkit_hook_acl.wire import AclTable, of_table, table_of
+from rmqkit_hook_acl.wire import of_table, table_of
 
 Stamp = tuple[int, int, int] | None
 

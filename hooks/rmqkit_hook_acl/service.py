@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from rmqkit.errors import DecodeError, RequestRefused, RmqError
-from rmqkit.model.access import AclInfo, UserInfo
+from rmqkit.model.access import AclInfo, AclTable, UserInfo
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.role import Role
 from rmqkit.plugin.service import Service
@@ -23,7 +23,7 @@ from rmqkit.protocol.loose_json import decode
 from rmqkit_hook_acl.access import Access
 from rmqkit_hook_acl.admin import proof
 from rmqkit_hook_acl.model import Policies, User
-from rmqkit_hook_acl.wire import AclTable, of_table
+from rmqkit_hook_acl.wire import of_table
 
 _log = logging.getLogger(__name__)
 INTERVAL_S = 5.0

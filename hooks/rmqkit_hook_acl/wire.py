@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
 from attrs import evolve
 
 from rmqkit.errors import RequestRefused
-from rmqkit.model.access import AclInfo, EntryInfo, PolicyInfo, UserInfo, subject_text
+from rmqkit.model.access import AclInfo, AclTable, EntryInfo, PolicyInfo, UserInfo, subject_text
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit_hook_acl.model import (
     ALLOW,
@@ -32,13 +31,6 @@ from rmqkit_hook_acl.model import (
 #: Limits of what administration can make grow.
 MAX_USERS, MAX_ENTRIES, MAX_NAME_CHARS, MAX_SECRET_CHARS = 100_000, 1_000_000, 255, 1_024
 MAX_ENTRIES_OF_USER, MAX_SOURCES = 200_000, 256
-
-
-class AclTable(msgspec.Struct, kw_only=True):
-    """The table acl.json."""
-
-    users: list[UserInfo] = []
-    acls: list[AclInfo] = []
 
 
 def _one_of(what: str, text: str, *known: str) -> str:

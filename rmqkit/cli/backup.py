@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -9,14 +10,24 @@ import trio
 
 from rmqkit.broker.run.running import RunningBroker, run_broker
 from rmqkit.client import Client
-from rmqkit.config import Config
-from rmqkit.errors import ConfigError, RmqError
-from rmqkit.model.backup import BrokerBackup
+from rmqkit.config import Config, is_secret
+from rmqkit.errors import BrokerError, ConfigError, RmqError
+from rmqkit.model.access import AclTable
+from rmqkit.model.backup import NONE, TAKEN, WITHHELD, BrokerBackup
 from rmqkit.plugin import loader
+from rmqkit.toolkit.json_file import JsonFile
+
+_log = logging.getLogger(__name__)
 
 #: An id that no slave of a group has: the copy is registered nowhere.
 _BROKER_ID = 999_999
 _LOOK_EVERY_S = 0.05
+#: Where a broker has its users and policies, unless authConfigPath says otherwise.
+ACCOUNTS = Path("config", "acl.json")
+_AS_SUPER = (
+    "make the backup as a super user (RMQKIT_ACCESS_KEY, RMQKIT_SECRET_KEY), or copy acl.json from its own"
+    " directory"
+)
 
 
 class BackupStalled(RmqError):
@@ -37,9 +48,9 @@ async def back_up(
     show: Progress,
 ) -> BrokerBackup:
     """Copy what the broker `name` at `address` has now: its log up to the present end, topics, groups,
-    offsets, and what plugins let slaves copy. A directory that has an older copy gets what is new.
-    `settings_of` gives the settings of the command line, above all the kind of the store, and how to connect
-    and sign, with others in place of what it has.
+    offsets, what plugins let slaves copy, and users and policies where the caller is a super user. A
+    directory that has an older copy gets what is new. `settings_of` gives the settings of the command line,
+    above all the kind of the store, and how to connect and sign, with others in place of what it has.
 
     Raises ConfigError for a broker without a replication port, and for a directory that holds something else;
     BackupStalled when nothing arrives for `patience_s`. When cancelled, the directory holds a part of the
@@ -61,6 +72,7 @@ async def back_up(
         began = copy.store.end_offset
         await _catch_up(running, end, patience_s, show)
         await _tables(running, client, address, patience_s)
+        accounts, users = await _accounts(client, name, directory)
         found = BrokerBackup(
             broker=name,
             cluster=config.broker_cluster_name,
@@ -71,7 +83,9 @@ async def back_up(
             new_bytes=copy.store.end_offset - max(began, copy.store.start_offset),
             topics=len(copy.topics.configs),
             groups=len(copy.groups.configs),
-            settings=_harmless(theirs),
+            accounts=accounts,
+            users=users,
+            settings={key: value for key, value in theirs.items() if not is_secret(key)},
         )
         running.stop.set()
     return found
@@ -100,10 +114,24 @@ def _slave(
     }
 
 
-def _harmless(settings: dict[str, str]) -> dict[str, str]:
-    """The settings without those that may have secrets in them."""
-    secret = ("key", "password", "credential", "secret", "user", "token")
-    return {key: value for key, value in settings.items() if not any(word in key.lower() for word in secret)}
+async def _accounts(client: Client, name: str, directory: Path) -> tuple[str, int]:
+    """Copy the users and policies into the table that a broker on this directory reads, for its owner alone.
+    What became of them (`BrokerBackup.accounts`), and the number of users."""
+    path = directory / ACCOUNTS
+    try:
+        table = await client.access.table(name)
+    except BrokerError as error:
+        _log.warning("users and policies of %s are not copied: %s; %s", name, error, _AS_SUPER)
+        return WITHHELD, 0
+    if table is None:
+        path.unlink(missing_ok=True)
+        return NONE, 0
+    if not all(each.password for each in table.users):
+        _log.warning("users and policies of %s are not copied: it gives no passwords; %s", name, _AS_SUPER)
+        return WITHHELD, 0
+    path.parent.mkdir(exist_ok=True)
+    await trio.to_thread.run_sync(JsonFile(path, AclTable, is_private=True).save, table)
+    return TAKEN, len(table.users)
 
 
 async def _catch_up(running: RunningBroker, end: int, patience_s: float, show: Progress) -> None:
@@ -140,4 +168,4 @@ async def _tables(running: RunningBroker, client: Client, address: str, patience
     )
 
 
-__all__ = ["BackupStalled", "back_up"]
+__all__ = ["ACCOUNTS", "BackupStalled", "back_up"]

@@ -18,7 +18,7 @@ from rmqkit import config as settings
 from rmqkit.cli import options, running
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, StoreError
-from rmqkit.model.backup import MANIFEST, BrokerBackup, Manifest
+from rmqkit.model.backup import MANIFEST, NONE, TAKEN, WITHHELD, BrokerBackup, Manifest
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
 from rmqkit.toolkit.directory_lock import DirectoryLock
@@ -148,10 +148,19 @@ async def _back_up(arguments: Namespace) -> int:
         output.as_json([msgspec.structs.replace(each, settings={}) for each in done.brokers])
     else:
         rows = [
-            (each.broker, each.store, each.start, each.end, each.new_bytes, each.topics, each.groups)
+            (
+                each.broker,
+                each.store,
+                each.start,
+                each.end,
+                each.new_bytes,
+                each.topics,
+                each.groups,
+                each.users if each.accounts == TAKEN else each.accounts or WITHHELD,
+            )
             for each in done.brokers
         ]
-        output.table(("BROKER", "STORE", "FROM", "TO", "NEW BYTES", "TOPICS", "GROUPS"), rows)
+        output.table(("BROKER", "STORE", "FROM", "TO", "NEW BYTES", "TOPICS", "GROUPS", "USERS"), rows)
     return 0
 
 
@@ -189,6 +198,12 @@ def _restore(arguments: Namespace) -> int:
     finally:
         lock.release()
     one = found[name]
+    if one.accounts not in (TAKEN, NONE):
+        output.error(
+            f"the backup has no users and policies of {name}, or those of an earlier one: where its brokers"
+            f" have access control, copy acl.json of their directory to {target / 'config'}, or make them"
+            " again with `rmqkit acl`"
+        )
     if arguments.json:
         output.as_json({"broker": name, "directory": str(target), "from": one.start, "to": one.end})
     else:
@@ -200,9 +215,14 @@ def _restore(arguments: Namespace) -> int:
     return 0
 
 
+def _for_the_owner(path: str, flags: int) -> int:
+    """Open a file that others may not read before it has the mode of the one that it is a copy of."""
+    return os.open(path, flags, 0o600)
+
+
 def _copy_file(source: str, target: str) -> None:
     """Copy a file and leave its holes: the last file of a log is as long as a full one."""
-    with open(source, "rb") as reading, open(target, "wb") as writing:
+    with open(source, "rb") as reading, open(target, "wb", opener=_for_the_owner) as writing:
         while piece := reading.read(_PIECE_BYTES):
             if piece.count(0) == len(piece):
                 writing.seek(len(piece), os.SEEK_CUR)

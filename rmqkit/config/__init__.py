@@ -14,7 +14,7 @@ from rmqkit.config.owned import Kinds, SettingsType, live_keys, spellings
 from rmqkit.config.owned import fields as setting_fields
 from rmqkit.config.schema import ALL_DISPATCHERS, CONSUME_QUEUE, FREE_PORT, INDEX, STORE_DISPATCHERS, Config
 from rmqkit.config.store_host import address_faults, address_warnings, store_host
-from rmqkit.config.values import LIVE, PORT, IntervalMs, KeptMs, Live, PauseMs, has_mark
+from rmqkit.config.values import LIVE, PORT, IntervalMs, KeptMs, Live, PauseMs, has_mark, is_secret
 
 __all__ = [
     "ALL_DISPATCHERS",
@@ -39,6 +39,7 @@ __all__ = [
     "examine",
     "file_text",
     "has_mark",
+    "is_secret",
     "live_keys",
     "load",
     "parse_properties",

@@ -24,7 +24,7 @@ IntervalMs = Annotated[int, msgspec.Meta(ge=1, le=DAY_MS)]
 PauseMs = Annotated[int, msgspec.Meta(ge=0, le=DAY_MS)]
 #: A time in ms for which something is kept.
 KeptMs = Annotated[int, msgspec.Meta(ge=0, le=3_650 * DAY_MS)]
-_SECRET = re.compile(r"password|secret|credential|token|initAuthenticationUser", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret|credential|token|initAuthenticationUser|exporterHeader", re.IGNORECASE)
 _MASK = "***"
 
 
@@ -35,11 +35,16 @@ def has_mark(kind: Any, mark: msgspec.Meta) -> bool:
     return any(wanted.items() <= extra.items() for extra in given)
 
 
+def is_secret(key: str) -> bool:
+    """Whether the name of a setting says that its value is a secret, or has one in it."""
+    return _SECRET.search(key) is not None
+
+
 def masked(key: str, value: Any) -> Any:
     """The value for display: secrets are replaced."""
     if isinstance(value, dict):
         return {name: masked(name, item) for name, item in value.items()}
-    return _MASK if value and _SECRET.search(key) else value
+    return _MASK if value and is_secret(key) else value
 
 
 def typed(key: str, value: Any, kind: Any, source: str) -> Any:

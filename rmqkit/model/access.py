@@ -53,9 +53,16 @@ class AclInfo(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
     policies: list[PolicyInfo] | None = None
 
 
+class AclTable(msgspec.Struct, kw_only=True):
+    """Users and policies of a broker: what the table acl.json has, whose users have passwords."""
+
+    users: list[UserInfo] = []
+    acls: list[AclInfo] = []
+
+
 def subject_text(name: str) -> str:
     """A user as policies name it."""
     return _SUBJECT + name
 
 
-__all__ = ["AclInfo", "EntryInfo", "PolicyInfo", "UserInfo", "subject_text"]
+__all__ = ["AclInfo", "AclTable", "EntryInfo", "PolicyInfo", "UserInfo", "subject_text"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+#: `BrokerBackup.accounts`: the copy has the users and policies; the broker has none; or it did not give them.
+TAKEN, NONE, WITHHELD = "taken", "none", "withheld"
 #: The file that says what a backup has.
 MANIFEST = "backup.json"
 
@@ -11,7 +13,9 @@ MANIFEST = "backup.json"
 class BrokerBackup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the backup of one broker has. Offsets are those of the log; `new_bytes` came with this run.
 
-    settings  of the broker, for whoever starts one on the copy
+    accounts  TAKEN, NONE or WITHHELD; empty in a backup by an older version, which takes none
+    users     the number of users that the copy has, with their passwords
+    settings  of the broker, for whoever starts one on the copy, without secrets
     """
 
     broker: str
@@ -23,6 +27,8 @@ class BrokerBackup(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     new_bytes: int
     topics: int
     groups: int
+    accounts: str = ""
+    users: int = 0
     settings: dict[str, str] = {}
 
 
@@ -34,4 +40,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     brokers: list[BrokerBackup]
 
 
-__all__ = ["MANIFEST", "BrokerBackup", "Manifest"]
+__all__ = ["MANIFEST", "NONE", "TAKEN", "WITHHELD", "BrokerBackup", "Manifest"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from rmqkit.cli.backup import BackupStalled, _catch_up
 from rmqkit.client import BlockingClient, Message
 from rmqkit.testing.broker import running_broker
 from tests.cli.conftest import Ready, Run, Start, Verbs
+from tests.cli.test_acl import AS_ROOT
+from tests.hooks.acl.kit import CHECKED
 
 #: Small files, so that a backup has several.
 SMALL = ("--set", "mappedFileSizeCommitLog=131072", "--set", "maxMessageSize=16384")
@@ -65,6 +68,48 @@ def test_a_running_broker_comes_back(start: Start, rmqkit: Run, tmp_path: Path, 
         assert sum(each.lag for each in progress.values()) == 70
         assert read(rmqkit, ("--namesrv", second.where["namesrv"]), 90) == 70
         assert [each.body[:2] for each in client.admin.query_by_key("Orders", "k99")] == [b"99"]
+
+
+def test_users_and_policies_come_along(start: Start, rmqkit: Run, tmp_path: Path) -> None:
+    """With their passwords, in a file for its owner alone, when a super user makes the backup; they are
+    printed nowhere. To another user the broker gives no passwords, and both verbs say what to do."""
+    checks = [word for key, value in CHECKED.items() for word in ("--set", f"{key}={value}")]
+    inner = (
+        "--set",
+        f"innerClientAuthenticationCredentials={CHECKED['innerClientAuthenticationCredentials']}",
+    )
+    first = serving(start, "first", *checks)
+    namesrv = ("--namesrv", first.where["namesrv"])
+    alice = {"RMQKIT_ACCESS_KEY": "alice", "RMQKIT_SECRET_KEY": "alice-secret"}
+    new = rmqkit(
+        "acl", "user", "set", "alice", *namesrv, env=AS_ROOT | {"RMQKIT_USER_PASSWORD": "alice-secret"}
+    )
+    assert new.returncode == 0, new.stderr
+    rule = rmqkit("acl", "policy", "set", "alice", "All", "Cluster:*", *namesrv, env=AS_ROOT)
+    assert rule.returncode == 0, rule.stderr
+    withheld = rmqkit("cluster", "backup", "less", *inner, *namesrv, env=alice)
+    assert withheld.returncode == 0, withheld.stderr
+    assert withheld.stdout.splitlines()[1].split()[-1] == "withheld"
+    assert "it gives no passwords; make the backup as a super user" in withheld.stderr
+    assert not (tmp_path / "less" / "broker-a" / "config" / "acl.json").exists()
+    whole = rmqkit("cluster", "backup", "copy", *inner, *namesrv, "--json", env=AS_ROOT)
+    assert whole.returncode == 0, whole.stderr
+    (one,) = json.loads(whole.stdout)
+    assert (one["accounts"], one["users"]) == ("taken", 3)
+    assert first.stop() == 0
+    told = withheld.stdout + withheld.stderr + whole.stdout + whole.stderr
+    assert "secret" not in told + (tmp_path / "copy" / "backup.json").read_text()
+    less = rmqkit("cluster", "restore", "less", "--to", "other")
+    assert (less.returncode, "copy acl.json of their directory to other/config" in less.stderr) == (0, True)
+    restored = rmqkit("cluster", "restore", "copy", "--to", "second")
+    assert (restored.returncode, restored.stderr) == (0, "")
+    for directory in ("copy/broker-a", "second"):
+        table = tmp_path / directory / "config" / "acl.json"
+        assert stat.S_IMODE(table.stat().st_mode) == 0o600
+        assert b"alice-secret" in table.read_bytes()
+    second = serving(start, "second", *checks)
+    listed = rmqkit("topic", "list", "--namesrv", second.where["namesrv"], env=alice)
+    assert listed.returncode == 0, listed.stderr
 
 
 def test_settings_of_running_servers(verbs: Verbs, server: Ready) -> None:
@@ -122,6 +167,7 @@ def test_a_restored_log_keeps_its_holes(rmqkit: Run, tmp_path: Path) -> None:
         file.truncate(64 * 1024 * 1024)
     one = {"broker": "broker-a", "cluster": "c", "address": "127.0.0.1:1", "store": "mmap", "start": 0}
     one |= {"end": 5_000, "newBytes": 5_000, "topics": 0, "groups": 0}
+    one |= {"accounts": "none"}
     manifest = {"finishedAt": 0, "rmqkit": "1", "brokers": [one]}
     (tmp_path / "copy" / "backup.json").write_text(json.dumps(manifest))
     shown = json.loads(rmqkit("cluster", "restore", "copy", "--to", "new", "--json").stdout)

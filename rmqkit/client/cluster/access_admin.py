@@ -12,7 +12,7 @@ from attrs import frozen
 from rmqkit.client.instance import Instance
 from rmqkit.client.routing.masters import ADMIN_TIMEOUT_MS, Masters
 from rmqkit.errors import BrokerError, ClientError
-from rmqkit.model.access import AclInfo, EntryInfo, PolicyInfo, UserInfo, subject_text
+from rmqkit.model.access import AclInfo, AclTable, EntryInfo, PolicyInfo, UserInfo, subject_text
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.headers.access import (
@@ -56,6 +56,22 @@ class AccessAdmin:
             answer = await self._call(address, command, f"asking {name} for its users")
             found[name] = [_without_password(each) for each in _list(answer, UserInfo)]
         return found
+
+    async def table(self, broker: str) -> AclTable | None:
+        """The users and policies of a broker, to be kept. A super user gets the passwords as well, others do
+        not. None for a broker without access control."""
+        (address,) = (await self._masters.addresses(broker)).values()
+        users = request(RequestCode.AUTH_LIST_USER, ListUsersRequestHeader())
+        acls = request(RequestCode.AUTH_LIST_ACL, ListAclsRequestHeader())
+        try:
+            return AclTable(
+                users=_list(await self._ask(address, users, f"asking {broker} for its users"), UserInfo),
+                acls=_list(await self._ask(address, acls, f"asking {broker} for its policies"), AclInfo),
+            )
+        except BrokerError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return None
+            raise
 
     async def set_user(
         self,
@@ -160,9 +176,12 @@ class AccessAdmin:
             found.append(Explanation(name, verdict.verdict == "Allow", verdict.rule))
         return found
 
+    async def _ask(self, address: str, command: Command, doing: str) -> Command:
+        return await self._instance.call(address, command, doing, ADMIN_TIMEOUT_MS)
+
     async def _call(self, address: str, command: Command, doing: str) -> Command:
         try:
-            return await self._instance.call(address, command, doing, ADMIN_TIMEOUT_MS)
+            return await self._ask(address, command, doing)
         except BrokerError as error:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise ClientError(

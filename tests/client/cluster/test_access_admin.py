@@ -51,6 +51,29 @@ async def test_users_and_policies(tmp_path: Path) -> None:
         assert (await access.users("alice"))["broker-a"] == []
 
 
+async def test_the_table_of_a_broker(tmp_path: Path) -> None:
+    """Users and policies to be kept: with passwords for a super user, and without for one who may list
+    them."""
+    async with checked_cluster(tmp_path) as cluster, client_of(cluster) as root:
+        await root.access.set_user("alice", password="alice-secret")
+        await root.access.set_policy("alice", ["Cluster:*"], ["Get", "List"])
+        table = await root.access.table("broker-a")
+        assert table is not None
+        passwords = {each.username: each.password for each in table.users}
+        assert (passwords["alice"], passwords[ROOT[0]]) == ("alice-secret", ROOT[1])
+        assert [each.subject for each in table.acls] == ["User:alice"]
+        async with client_of(cluster, ("alice", "alice-secret")) as user:
+            seen = await user.access.table("broker-a")
+            assert seen is not None
+            assert {each.username for each in seen.users} == passwords.keys()
+            assert not any(each.password for each in seen.users)
+        await root.access.delete_policy("alice")
+        async with client_of(cluster, ("alice", "alice-secret")) as user:
+            with pytest.raises(BrokerError) as caught:
+                await user.access.table("broker-a")
+            assert caught.value.code == ResponseCode.NO_PERMISSION
+
+
 async def test_a_broker_without_access_control(tmp_path: Path) -> None:
     """The error says what to set."""
     async with (
@@ -59,6 +82,7 @@ async def test_a_broker_without_access_control(tmp_path: Path) -> None:
     ):
         with pytest.raises(ClientError, match="authenticationEnabled = true"):
             await client.access.users()
+        assert await client.access.table("broker-a") is None
 
 
 def test_the_blocking_face() -> None:

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqkit.errors import ConfigError, RequestRefused
+from rmqkit.model.access import AclTable
 from rmqkit_hook_acl.files import AclFile
 from rmqkit_hook_acl.model import DISABLED, SUPER, User
-from rmqkit_hook_acl.wire import AclTable, of_table, table_of
+from rmqkit_hook_acl.wire import of_table, table_of
 from tests.hooks.acl.kit import access_of, policies
 
 USERS = {"a": User("a", "secret-a", SUPER), "b": User("b", "sécret", "Normal", DISABLED)}
