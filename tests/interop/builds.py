@@ -99,6 +99,12 @@ def java_admin(version: str) -> JavaClient:
     return JavaClient(version, _java_program("java-admin", version))
 
 
+def java_verbs(version: str) -> str:
+    """Class path of the program that calls verbs of this version of mqadmin
+    (rmqkit.interop.verbs.VerbsProgram)."""
+    return _java_program("java-verbs", version)
+
+
 def _java_program(name: str, version: str) -> str:
     tool("java")
     folder = HERE / name

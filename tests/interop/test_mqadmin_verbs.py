@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from attrs import frozen
 from rmqkit.client import BlockingClient, Message
 from rmqkit.model.topic import SubscriptionGroupConfig
 from tests.interop import peers
-from tests.interop.builds import SERVER_VERSION, BuildError, java_admin, tool
+from tests.interop.builds import SERVER_VERSION, BuildError, java_verbs, tool
 
 NAME, CLUSTER = "apache-broker", "DefaultCluster"
 #: In the order of the calls. {broker} is its address, {dir} a folder; {id} and {unique} are ids of a message.
@@ -121,6 +121,28 @@ DIFFERENT: Mapping[str, tuple[str, str]] = {
     ),
 }
 CALLS = [*SAME, *DIFFERENT]
+#: What the tools of an earlier version are called with, after all others: enough to see that their requests
+#: are understood. All of SAME print the same with them, too.
+EARLIER_VERSION = "5.3.3"
+EARLIER = (
+    "clusterList -m",
+    "topicList -c",
+    "updateTopic -c {cluster} -t V3 -r 2 -w 2",
+    "topicRoute -t V",
+    "topicStatus -t V",
+    "updateSubGroup -c {cluster} -g G3",
+    "getConsumerConfig -g G3",
+    "sendMessage -t V -p hello -k key3 -c tagA -b {name} -i 0",
+    "queryMsgByKey -t V -k key3",
+    "queryMsgById -i {id} -t V",
+    "printMsg -t V -d true",
+    "statsAll -a -t V",
+    "producer -b {broker}",
+    "haStatus -b {broker}",
+    "getColdDataFlowCtrInfo -b {broker}",
+    "exportMetadata -c {cluster} -f {dir}",
+    "consumerProgress -g NoGroup",
+)
 #: Topics that one of the servers alone has.
 _OWN_TOPICS = re.compile(r"rmq_sys_(SYNC_BROKER|SET_ASIDE)|RMQ_SYS_(ROCKSDB_)?TRANS", re.IGNORECASE)
 _STACK = re.compile(r"\s+at |\s*\.\.\. \d+ more|For more information|See https?://")
@@ -153,7 +175,10 @@ class Printed:
         return sorted(found - {""})
 
 
-def _called(server: peers.Server, home: Path, classpath: str) -> Printed:
+def _called(
+    server: peers.Server, home: Path, tools: Sequence[tuple[str, Sequence[str]]]
+) -> Sequence[Printed]:
+    """What the calls of each class path have printed, one class path after the other."""
     with BlockingClient(server.namesrv) as client:
         client.admin.create_topic("V", queues=2)
         client.groups.put("G", SubscriptionGroupConfig(group_name="G"))
@@ -164,36 +189,56 @@ def _called(server: peers.Server, home: Path, classpath: str) -> Printed:
     (home / "groups.json").write_text('[{"groupName":"L1"}]')
     values = {"cluster": CLUSTER, "name": NAME, "broker": server.broker, "dir": str(home)}
     values |= {"id": sent.offset_message_id, "unique": sent.message_id}
-    lines = ["\t".join([*call.format(**values).split(" "), "-n", server.namesrv]) for call in CALLS]
+    return [
+        _run(home, classpath, {call: f"{call.format(**values)} -n {server.namesrv}" for call in calls})
+        for classpath, calls in tools
+    ]
+
+
+def _run(home: Path, classpath: str, calls: Mapping[str, str]) -> Printed:
+    lines = ["\t".join(words.split(" ")) for words in calls.values()]
     (home / "calls").write_text("\n".join(lines) + "\n")
     command = [tool("java"), f"-Duser.home={home}", "-Drocketmq.client.logUseSlf4j=true", "-cp", classpath]
-    command += ["rmqkit.interop.admin.VerbsProgram", str(home / "calls")]
+    command += ["rmqkit.interop.verbs.VerbsProgram", str(home / "calls")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     parts = done.stdout.split("\f\n")[1:]
-    assert len(parts) == len(CALLS), done.stdout[-2_000:] + done.stderr[-2_000:]
-    return Printed(dict(zip(CALLS, parts, strict=True)))
+    assert len(parts) == len(calls), done.stdout[-2_000:] + done.stderr[-2_000:]
+    return Printed(dict(zip(calls, parts, strict=True)))
 
 
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Printed, Printed]]:
-    """What the verbs print before Apache's server, and before rmqkit's: both at once, for many wait."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[tuple[Printed, Printed]]]:
+    """What the verbs of each version print before Apache's server, and before rmqkit's: both servers at once,
+    for many verbs wait."""
     homes = [tmp_path_factory.mktemp(name) for name in ("apache", "rmqkit")]
     arguments = ["--set", f"brokerName={NAME}", "--set", "brokerRole=ASYNC_MASTER"]
     try:
-        classpath = java_admin(SERVER_VERSION).classpath
+        tools = [(java_verbs(SERVER_VERSION), CALLS), (java_verbs(EARLIER_VERSION), EARLIER)]
         with (
             peers.apache_cluster(homes[0]) as apache,
             peers.rmqkit_serve(homes[1], arguments=arguments) as rmqkit,
             ThreadPoolExecutor() as threads,
         ):
             both = [
-                threads.submit(_called, server, home, classpath)
+                threads.submit(_called, server, home, tools)
                 for server, home in zip((apache, rmqkit), homes, strict=True)
             ]
             first, second = (each.result() for each in both)
-            yield first, second
+            yield list(zip(first, second, strict=True))
     except (BuildError, peers.PeerError) as problem:
         pytest.fail(str(problem), pytrace=False)
+
+
+@pytest.fixture
+def printed(found: Sequence[tuple[Printed, Printed]]) -> tuple[Printed, Printed]:
+    return found[0]
+
+
+@pytest.mark.parametrize("call", EARLIER)
+def test_a_verb_of_earlier_tools_prints_the_same(found: Sequence[tuple[Printed, Printed]], call: str) -> None:
+    """As before Apache's server, which is of the newest version, too."""
+    apache, rmqkit = found[1]
+    assert rmqkit.lines(call) == apache.lines(call)
 
 
 @pytest.mark.parametrize("call", SAME)

@@ -1,4 +1,4 @@
-package rmqkit.interop.admin;
+package rmqkit.interop.verbs;
 
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
