@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import trio
+from attrs import frozen
 
 from rmqkit.broker.run.running import RunningBroker, run_broker
 from rmqkit.client import Client
 from rmqkit.config import Config, is_secret
-from rmqkit.errors import BrokerError, ConfigError, RmqError
+from rmqkit.errors import BrokerError, ConfigError, ConnectFailed, ConnectionLost, RequestTimeout, RmqError
 from rmqkit.model.access import AclTable
 from rmqkit.model.backup import NONE, TAKEN, WITHHELD, BrokerBackup
 from rmqkit.plugin import loader
+from rmqkit.protocol.codes import ResponseCode
 from rmqkit.toolkit.json_file import JsonFile
 
 _log = logging.getLogger(__name__)
@@ -22,6 +24,8 @@ _log = logging.getLogger(__name__)
 #: An id that no slave of a group has: the copy is registered nowhere.
 _BROKER_ID = 999_999
 _LOOK_EVERY_S = 0.05
+#: How often name servers are asked whether there is another master, while nothing comes.
+_ASK_EVERY_S = 2.0
 #: Where a broker has its users and policies, unless authConfigPath says otherwise.
 ACCOUNTS = Path("config", "acl.json")
 _AS_SUPER = (
@@ -35,6 +39,8 @@ class BackupStalled(RmqError):
 
 
 Progress = Callable[[int, int], None]
+#: The address of another master than the one that is copied.
+Another = Callable[[], Awaitable[str | None]]
 SettingsOf = Callable[[Mapping[str, str]], Config]
 
 
@@ -47,15 +53,56 @@ async def back_up(
     patience_s: float,
     show: Progress,
 ) -> BrokerBackup:
-    """Copy what the broker `name` at `address` has now: its log up to the present end, topics, groups,
-    offsets, what plugins let slaves copy, and users and policies where the caller is a super user. A
-    directory that has an older copy gets what is new. `settings_of` gives the settings of the command line,
-    above all the kind of the store, and how to connect and sign, with others in place of what it has.
+    """Copy what the broker `name`, whose master is at `address`, has now: its log up to the present end,
+    topics, groups, offsets, what plugins let slaves copy, and users and policies where the caller is a super
+    user. A directory that has an older copy gets what is new. Where another master is elected meanwhile, the
+    copy goes on with that one. `settings_of` gives the settings of the command line, above all the kind of
+    the store, and how to connect and sign, with others in place of what it has.
 
     Raises ConfigError for a broker without a replication port, and for a directory that holds something else;
     BackupStalled when nothing arrives for `patience_s`. When cancelled, the directory holds a part of the
     log, and the next run goes on from there."""
-    admin = client.admin
+    source = _Source(client, name, address)
+    while True:
+        try:
+            return await _copied(source, directory, settings_of, patience_s, show)
+        except RmqError as error:
+            another = await source.another()
+            if another is None and isinstance(error, (ConnectFailed, ConnectionLost, RequestTimeout)):
+                _log.warning("waiting %g s for another master of %s: %s", patience_s, name, error)
+                with trio.move_on_after(patience_s):
+                    while another is None:
+                        await trio.sleep(_ASK_EVERY_S)
+                        another = await source.another()
+            if another is None:
+                raise
+            _log.warning("%s is the master of %s now, going on there: %s", another, name, error)
+            source = _Source(client, name, another)
+
+
+@frozen
+class _Source:
+    """The master that is copied."""
+
+    client: Client
+    name: str
+    address: str
+
+    async def another(self) -> str | None:
+        """The address of another broker that is the master now; None when there is none, or nobody can be
+        asked."""
+        try:
+            found = (await self.client.admin.masters(broker=self.name)).get(self.name)
+        except RmqError:
+            return None
+        return None if found == self.address else found
+
+
+async def _copied(
+    source: _Source, directory: Path, settings_of: SettingsOf, patience_s: float, show: Progress
+) -> BrokerBackup:
+    """Copy one master. Raises as `back_up`, and what asking the master raises."""
+    admin, name, address = source.client.admin, source.name, source.address
     ha_address = await admin.replication_address(address)
     if ha_address is None:
         raise ConfigError(
@@ -66,28 +113,37 @@ async def back_up(
     end = int((await admin.runtime_info(address))["commitLogMaxOffset"])
     config = settings_of(_slave(theirs, name, address, ha_address, directory))
     registry = loader.load(config)
+    failure: RmqError | None = None
     async with trio.open_nursery() as nursery:
         running: RunningBroker = await nursery.start(run_broker, config, registry)
         copy = running.context
         began = copy.store.end_offset
-        await _catch_up(running, end, patience_s, show)
-        await _tables(running, client, address, patience_s)
-        accounts, users = await _accounts(client, name, directory)
-        found = BrokerBackup(
-            broker=name,
-            cluster=config.broker_cluster_name,
-            address=address,
-            store=config.store,
-            start=copy.store.start_offset,
-            end=copy.store.end_offset,
-            new_bytes=copy.store.end_offset - max(began, copy.store.start_offset),
-            topics=len(copy.topics.configs),
-            groups=len(copy.groups.configs),
-            accounts=accounts,
-            users=users,
-            settings={key: value for key, value in theirs.items() if not is_secret(key)},
-        )
+        try:
+            await _catch_up(running, end, patience_s, show, source.another)
+            await _tables(running, source.client, address, patience_s)
+            accounts, users = await _accounts(
+                source.client, name, theirs, directory, signs=bool(config.access_key)
+            )
+        except RmqError as error:
+            failure = error
+        else:
+            found = BrokerBackup(
+                broker=name,
+                cluster=config.broker_cluster_name,
+                address=address,
+                store=config.store,
+                start=copy.store.start_offset,
+                end=copy.store.end_offset,
+                new_bytes=copy.store.end_offset - max(began, copy.store.start_offset),
+                topics=len(copy.topics.configs),
+                groups=len(copy.groups.configs),
+                accounts=accounts,
+                users=users,
+                settings={key: value for key, value in theirs.items() if not is_secret(key)},
+            )
         running.stop.set()
+    if failure is not None:
+        raise failure
     return found
 
 
@@ -114,39 +170,55 @@ def _slave(
     }
 
 
-async def _accounts(client: Client, name: str, directory: Path) -> tuple[str, int]:
+async def _accounts(
+    client: Client, name: str, theirs: Mapping[str, str], directory: Path, *, signs: bool
+) -> tuple[str, int]:
     """Copy the users and policies into the table that a broker on this directory reads, for its owner alone.
-    What became of them (`BrokerBackup.accounts`), and the number of users."""
-    path = directory / ACCOUNTS
+    What became of them (`BrokerBackup.accounts`), and the number of users. `signs`: the caller has keys."""
+    path, reason = directory / ACCOUNTS, ""
     try:
         table = await client.access.table(name)
     except BrokerError as error:
-        _log.warning("users and policies of %s are not copied: %s; %s", name, error, _AS_SUPER)
-        return WITHHELD, 0
-    if table is None:
-        path.unlink(missing_ok=True)
-        return NONE, 0
-    if not all(each.password for each in table.users):
-        _log.warning("users and policies of %s are not copied: it gives no passwords; %s", name, _AS_SUPER)
-        return WITHHELD, 0
-    path.parent.mkdir(exist_ok=True)
-    await trio.to_thread.run_sync(JsonFile(path, AclTable, is_private=True).save, table)
-    return TAKEN, len(table.users)
+        if error.code == ResponseCode.SYSTEM_ERROR and not signs:
+            # Apache's answer without access control, of which it says nothing; the others came unsigned.
+            return NONE, 0
+        reason = f"{error}; {_AS_SUPER}"
+    else:
+        if table is None and theirs.get("aclEnable") != "true":
+            path.unlink(missing_ok=True)
+            return NONE, 0
+        if table is None:
+            reason = "RocketMQ 4 has them in conf/plain_acl.yml, copy that"
+        elif not all(each.password for each in table.users):
+            reason = f"it gives no passwords; {_AS_SUPER}"
+        else:
+            path.parent.mkdir(exist_ok=True)
+            await trio.to_thread.run_sync(JsonFile(path, AclTable, is_private=True).save, table)
+            return TAKEN, len(table.users)
+    _log.warning("users and policies of %s are not copied: %s", name, reason)
+    return WITHHELD, 0
 
 
-async def _catch_up(running: RunningBroker, end: int, patience_s: float, show: Progress) -> None:
-    """Wait until the copy has the log up to `end`. Raises BackupStalled."""
+async def _catch_up(
+    running: RunningBroker, end: int, patience_s: float, show: Progress, another: Another
+) -> None:
+    """Wait until the copy has the log up to `end`. Raises BackupStalled, early when there is another
+    master."""
     store = running.context.store
-    seen, moved_at = -1, trio.current_time()
+    seen, moved_at, asked_at = -1, 0.0, 0.0
     while store.end_offset < end:
         show(store.end_offset - store.start_offset, end - store.start_offset)
+        now = trio.current_time()
         if store.end_offset != seen:
-            seen, moved_at = store.end_offset, trio.current_time()
-        elif trio.current_time() > moved_at + patience_s:
+            seen, moved_at, asked_at = store.end_offset, now, now
+        elif now > moved_at + patience_s or (now > asked_at + _ASK_EVERY_S and await another() is not None):
             raise BackupStalled(
-                f"nothing of {running.context.config.broker_name} has come for {patience_s:g} s, its log is"
-                f" copied to {seen} of {end}: the lines above say why, and the next run goes on from there"
+                f"nothing of {running.context.config.broker_name} has come for {now - moved_at:.0f} s, its"
+                f" log is copied to {seen} of {end}: the lines above say why, and the next run goes on from"
+                " there"
             )
+        elif now > asked_at + _ASK_EVERY_S:
+            asked_at = now
         await trio.sleep(_LOOK_EVERY_S)
 
 

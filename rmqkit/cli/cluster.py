@@ -18,7 +18,7 @@ from rmqkit import config as settings
 from rmqkit.cli import options, running
 from rmqkit.config import Config
 from rmqkit.errors import ConfigError, StoreError
-from rmqkit.model.backup import MANIFEST, NONE, TAKEN, WITHHELD, BrokerBackup, Manifest
+from rmqkit.model.backup import MANIFEST, NONE, SIZES, TAKEN, WITHHELD, BrokerBackup, Manifest
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
 from rmqkit.toolkit.directory_lock import DirectoryLock
@@ -211,6 +211,7 @@ def _restore(arguments: Namespace) -> int:
         output.line(
             f"rmqkit broker --set brokerName={name} --set brokerClusterName={one.cluster}"
             f" --set store={one.store} --set storePathRootDir={target}"
+            + "".join(f" --set {key}={one.settings[key]}" for key in SIZES if key in one.settings)
         )
     return 0
 

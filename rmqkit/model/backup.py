@@ -6,6 +6,8 @@ import msgspec
 
 #: `BrokerBackup.accounts`: the copy has the users and policies; the broker has none; or it did not give them.
 TAKEN, NONE, WITHHELD = "taken", "none", "withheld"
+#: Settings of the broker that its copy has, and whoever starts one on it needs.
+SIZES = ("mappedFileSizeCommitLog", "maxMessageSize")
 #: The file that says what a backup has.
 MANIFEST = "backup.json"
 
@@ -40,4 +42,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     brokers: list[BrokerBackup]
 
 
-__all__ = ["MANIFEST", "NONE", "TAKEN", "WITHHELD", "BrokerBackup", "Manifest"]
+__all__ = ["MANIFEST", "NONE", "SIZES", "TAKEN", "WITHHELD", "BrokerBackup", "Manifest"]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from rmqkit.cli.backup import BackupStalled, _catch_up
+from rmqkit.cli.backup import BackupStalled, _catch_up, back_up
 from rmqkit.client import BlockingClient, Message
+from rmqkit.config import Config
+from rmqkit.errors import BrokerError, ConnectFailed
 from rmqkit.testing.broker import running_broker
 from tests.cli.conftest import Ready, Run, Start, Verbs
 from tests.cli.test_acl import AS_ROOT
@@ -61,7 +65,9 @@ def test_a_running_broker_comes_back(start: Start, rmqkit: Run, tmp_path: Path, 
     verified = rmqkit("store", "verify", "copy/broker-a", *SMALL)
     assert verified.returncode == 0, verified.stdout
     restored = rmqkit("cluster", "restore", "copy", "--to", "second")
-    assert restored.stdout.splitlines()[1].startswith("rmqkit broker --set brokerName=broker-a")
+    start_it = restored.stdout.splitlines()[1]
+    assert start_it.startswith("rmqkit broker --set brokerName=broker-a")
+    assert start_it.endswith(" ".join(("", *SMALL)))
     second = serving(start, "second", "--set", f"store={store}")
     with BlockingClient(second.where["namesrv"]) as client:
         progress = client.groups.progress("billing", "Orders")
@@ -181,8 +187,55 @@ async def test_a_backup_that_gets_nothing_gives_up(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     """The error says how far it came."""
+
+    async def nobody() -> None:
+        return None
+
     async with running_broker(tmp_path, scheme="memory", brokerName="broker-a") as running:
         with pytest.raises(
             BackupStalled, match=r"nothing of broker-a has come for 5 s, .* copied to 0 of 99"
         ):
-            await _catch_up(running, 99, 5.0, lambda done, total: None)
+            await _catch_up(running, 99, 5.0, lambda done, total: None, nobody)
+
+
+class NoMaster:
+    """A client whose name server still has a master that is gone; `others` are what it has later."""
+
+    def __init__(self, *others: str) -> None:
+        self.admin, self.others, self.asked = self, iter(others), list[str]()
+
+    async def replication_address(self, address: str) -> str:
+        self.asked.append(address)
+        raise ConnectFailed(address, "refused")
+
+    async def masters(self, *, broker: str) -> dict[str, str]:
+        return {broker: next(self.others, "b")}
+
+
+def unused(values: Mapping[str, str]) -> Config:
+    raise AssertionError("no slave was made")
+
+
+async def test_a_lost_master_is_waited_for(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Until another one is elected, for as long as the patience says; then the error is that of the last
+    one."""
+    client: Any = NoMaster("a", "a", "a", "b")
+    began = trio.current_time()
+    with pytest.raises(ConnectFailed, match="b"):
+        await back_up(client, "orders", "a", tmp_path, unused, 60.0, lambda done, total: None)
+    assert client.asked == ["a", "b"]
+    assert trio.current_time() == began + 3 * 2 + 60
+
+
+async def test_a_master_that_refuses_is_not_waited_for(tmp_path: Path) -> None:
+    """Another master is, where there is one."""
+
+    class Refusing(NoMaster):
+        async def replication_address(self, address: str) -> str:
+            self.asked.append(address)
+            raise BrokerError(16, "no", address)
+
+    client: Any = Refusing("b")
+    with pytest.raises(BrokerError):
+        await back_up(client, "orders", "a", tmp_path, unused, 60.0, lambda done, total: None)
+    assert client.asked == ["a", "b"]

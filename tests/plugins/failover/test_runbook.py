@@ -72,7 +72,7 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
 
         def start(words: list[str], *more: str) -> Server:
             server = started([*words, *more], tmp_path)
-            stack.callback(_close, server)
+            stack.callback(close, server)
             assert server.await_ready()
             return server
 
@@ -121,6 +121,6 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
             assert servers[name].stop() == 0
 
 
-def _close(server: Server) -> None:
+def close(server: Server) -> None:
     if server.process.poll() is None:
         server.kill()
