@@ -175,28 +175,26 @@ async def _accounts(
 ) -> tuple[str, int]:
     """Copy the users and policies into the table that a broker on this directory reads, for its owner alone.
     What became of them (`BrokerBackup.accounts`), and the number of users. `signs`: the caller has keys."""
-    path, reason = directory / ACCOUNTS, ""
+    path, table, reason = directory / ACCOUNTS, None, ""
     try:
         table = await client.access.table(name)
     except BrokerError as error:
-        if error.code == ResponseCode.SYSTEM_ERROR and not signs:
-            # Apache's answer without access control, of which it says nothing; the others came unsigned.
-            return NONE, 0
-        reason = f"{error}; {_AS_SUPER}"
-    else:
-        if table is None and theirs.get("aclEnable") != "true":
-            path.unlink(missing_ok=True)
-            return NONE, 0
-        if table is None:
-            reason = "RocketMQ 4 has them in conf/plain_acl.yml, copy that"
-        elif not all(each.password for each in table.users):
-            reason = f"it gives no passwords; {_AS_SUPER}"
-        else:
-            path.parent.mkdir(exist_ok=True)
-            await trio.to_thread.run_sync(JsonFile(path, AclTable, is_private=True).save, table)
-            return TAKEN, len(table.users)
-    _log.warning("users and policies of %s are not copied: %s", name, reason)
-    return WITHHELD, 0
+        # Apache's brokers without access control, which everything else has shown, fail to list users.
+        if error.code != ResponseCode.SYSTEM_ERROR or signs:
+            reason = f"{error}; {_AS_SUPER}"
+    if table is not None and not all(each.password for each in table.users):
+        reason = f"it gives no passwords; {_AS_SUPER}"
+    elif table is None and theirs.get("aclEnable") == "true":
+        reason = reason or "RocketMQ 4 has them in conf/plain_acl.yml, copy that"
+    if reason:
+        _log.warning("users and policies of %s are not copied: %s", name, reason)
+        return WITHHELD, 0
+    if table is None:
+        path.unlink(missing_ok=True)
+        return NONE, 0
+    path.parent.mkdir(exist_ok=True)
+    await trio.to_thread.run_sync(JsonFile(path, AclTable, is_private=True).save, table)
+    return TAKEN, len(table.users)
 
 
 async def _catch_up(

@@ -12,10 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from rmqkit.cli.backup import BackupStalled, _catch_up, back_up
+from rmqkit.cli.backup import BackupStalled, _accounts, _catch_up, back_up
 from rmqkit.client import BlockingClient, Message
 from rmqkit.config import Config
 from rmqkit.errors import BrokerError, ConnectFailed
+from rmqkit.model.access import AclTable
 from rmqkit.testing.broker import running_broker
 from tests.cli.conftest import Ready, Run, Start, Verbs
 from tests.cli.test_acl import AS_ROOT
@@ -196,6 +197,48 @@ async def test_a_backup_that_gets_nothing_gives_up(
             BackupStalled, match=r"nothing of broker-a has come for 5 s, .* copied to 0 of 99"
         ):
             await _catch_up(running, 99, 5.0, lambda done, total: None, nobody)
+
+
+class Accounts:
+    """A client whose broker answers so when it is asked for users and policies."""
+
+    def __init__(self, answer: AclTable | BrokerError | None) -> None:
+        self.access, self._answer = self, answer
+
+    async def table(self, broker: str) -> AclTable | None:
+        if isinstance(self._answer, BrokerError):
+            raise self._answer
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "acl_enable", "signs", "found"),
+    [
+        (None, "false", True, ("none", "")),
+        (None, "true", True, ("withheld", "conf/plain_acl.yml")),
+        (BrokerError(1, "try again", "a"), "false", False, ("none", "")),
+        (BrokerError(1, "try again", "a"), "false", True, ("withheld", "as a super user")),
+        (BrokerError(16, "no", "a"), "false", False, ("withheld", "as a super user")),
+    ],
+)
+async def test_a_broker_that_gives_no_accounts(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    answer: AclTable | BrokerError | None,
+    acl_enable: str,
+    signs: bool,
+    found: tuple[str, str],
+) -> None:
+    """One without any, RocketMQ 4 with a file of its own, Apache's without access control, which cannot list
+    users, and one that refuses. The table of an earlier backup goes only when there are none."""
+    table = tmp_path / "config" / "acl.json"
+    table.parent.mkdir()
+    table.touch()
+    client: Any = Accounts(answer)
+    said = await _accounts(client, "b", {"aclEnable": acl_enable}, tmp_path, signs=signs)
+    assert said == (found[0], 0)
+    assert found[1] in caplog.text
+    assert bool(caplog.text) == table.exists() == (found[0] == "withheld")
 
 
 class NoMaster:

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from rmqkit.client import BlockingClient, Message, ReceivedMessage
 from rmqkit.model.topic import SubscriptionGroupConfig
+from tests.hooks.acl.kit import CHECKED, ROOT
 from tests.interop import peers
 from tests.interop.builds import OLD_SERVER_VERSION, SERVER_VERSION, BuildError
+from tests.interop.test_access_control import SETTINGS as ACCESS
 from tests.programs import run
 
 TOPIC, GROUP = "Kept", "keepers"
@@ -43,10 +45,51 @@ def consumed(client: BlockingClient, are_enough: Callable[[list[int]], bool]) ->
     return found
 
 
-def verb(*words: str, home: Path, code: int = 0) -> subprocess.CompletedProcess[bytes]:
-    ended = run(words, home)
+def verb(
+    *words: str, home: Path, code: int = 0, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    ended = run(words, home, env=env)
     assert ended.returncode == code, ended.stderr.decode()
     return ended
+
+
+def test_users_of_apaches_broker(tmp_path: Path) -> None:
+    """They come along with their passwords, for a super user, and rmqkit's broker checks them."""
+    home = tmp_path / "ours"
+    home.mkdir()
+    keys = {"RMQKIT_ACCESS_KEY": ROOT[0], "RMQKIT_SECRET_KEY": ROOT[1]}
+    alice = {"RMQKIT_ACCESS_KEY": "alice", "RMQKIT_SECRET_KEY": "alice-secret"}
+    try:
+        with peers.apache_cluster(tmp_path, settings=ACCESS) as apache:
+            namesrv = ("--namesrv", apache.namesrv)
+            new = ("acl", "user", "set", "alice", *namesrv)
+            verb(*new, home=home, env=keys | {"RMQKIT_USER_PASSWORD": "alice-secret"})
+            verb(
+                "acl",
+                "policy",
+                "set",
+                "alice",
+                "Pub,Sub",
+                "Topic:*",
+                "Group:*",
+                *namesrv,
+                home=home,
+                env=keys,
+            )
+            backup = verb("cluster", "backup", "copy", "--json", *namesrv, home=home, env=keys)
+    except (BuildError, peers.PeerError) as problem:
+        pytest.fail(str(problem), pytrace=False)
+    (one,) = json.loads(backup.stdout)
+    assert one["accounts"] == "taken"
+    assert b"secret" not in backup.stdout + backup.stderr
+    verb("cluster", "restore", "copy", "--to", "data", home=home)
+    words = ["--set", "brokerName=apache-broker"]
+    words += [word for key, value in CHECKED.items() for word in ("--set", f"{key}={value}")]
+    with peers.rmqkit_serve(home, arguments=words) as ours:
+        namesrv = ("--namesrv", ours.namesrv)
+        verb("topic", "create", TOPIC, *namesrv, home=home, env=keys)
+        verb("send", TOPIC, "hello", *namesrv, home=home, env=alice)
+        verb("topic", "delete", TOPIC, "--yes", *namesrv, home=home, env=alice, code=1)
 
 
 @pytest.mark.parametrize("version", [SERVER_VERSION, OLD_SERVER_VERSION])
