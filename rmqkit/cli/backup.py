@@ -6,12 +6,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+import msgspec
 import trio
 from attrs import frozen
 
 from rmqkit.broker.run.running import RunningBroker, run_broker
 from rmqkit.client import Client
-from rmqkit.config import Config, is_secret
+from rmqkit.config import Config, is_secret, spellings
 from rmqkit.errors import BrokerError, ConfigError, ConnectFailed, ConnectionLost, RequestTimeout, RmqError
 from rmqkit.model.access import AclTable
 from rmqkit.model.backup import NONE, TAKEN, WITHHELD, BrokerBackup
@@ -28,6 +29,7 @@ _LOOK_EVERY_S = 0.05
 _ASK_EVERY_S = 2.0
 #: Where a broker has its users and policies, unless authConfigPath says otherwise.
 ACCOUNTS = Path("config", "acl.json")
+_SIGNS_BY = "innerClientAuthenticationCredentials"
 _AS_SUPER = (
     "make the backup as a super user (RMQKIT_ACCESS_KEY, RMQKIT_SECRET_KEY), or copy acl.json from its own"
     " directory"
@@ -111,7 +113,8 @@ async def _copied(
         )
     theirs = await admin.broker_settings(address)
     end = int((await admin.runtime_info(address))["commitLogMaxOffset"])
-    config = settings_of(_slave(theirs, name, address, ha_address, directory))
+    values = _slave(theirs, name, address, ha_address, directory)
+    config = settings_of(values | _credentials(settings_of({})))
     registry = loader.load(config)
     failure: RmqError | None = None
     async with trio.open_nursery() as nursery:
@@ -168,6 +171,14 @@ def _slave(
         "hooks": "",
         "disabledServices": "retention,registration,protection,water-marks",
     }
+
+
+def _credentials(given: Config) -> dict[str, str]:
+    """With what the slave signs: the keys of the caller, unless the settings name others for servers."""
+    if not given.access_key or spellings(given.unknown, _SIGNS_BY):
+        return {}
+    keys = {"accessKey": given.access_key, "secretKey": given.secret_key}
+    return {_SIGNS_BY: msgspec.json.encode(keys).decode()}
 
 
 async def _accounts(
