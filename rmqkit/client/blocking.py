@@ -417,6 +417,7 @@ class BlockingAccessAdmin(Face[AccessAdmin]):
     set_policy = derived(AccessAdmin.set_policy)
     delete_policy = derived(AccessAdmin.delete_policy)
     explain = derived(AccessAdmin.explain)
+    refusals = derived(AccessAdmin.refusals)
 
 
 def started(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -11,10 +11,11 @@ from attrs import frozen
 
 from rmqkit.client.instance import Instance
 from rmqkit.client.routing.masters import ADMIN_TIMEOUT_MS, Masters
-from rmqkit.errors import BrokerError, ClientError
+from rmqkit.errors import BrokerError, ClientError, ConnectFailed, ConnectionLost, RequestTimeout
 from rmqkit.model.access import AclInfo, AclTable, EntryInfo, PolicyInfo, UserInfo, subject_text
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
+from rmqkit.protocol.headers import UnregisterClientRequestHeader
 from rmqkit.protocol.headers.access import (
     AclRequestHeader,
     ListAclsRequestHeader,
@@ -26,6 +27,8 @@ from rmqkit.protocol.loose_json import decode
 
 T = TypeVar("T")
 H = TypeVar("H", bound=msgspec.Struct)
+#: How access control refuses: with RocketMQ 5, and with RocketMQ 4.
+_REFUSALS = (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)
 
 
 @frozen
@@ -175,6 +178,35 @@ class AccessAdmin:
             verdict = answer.header(VerdictResponseHeader)
             found.append(Explanation(name, verdict.verdict == "Allow", verdict.rule))
         return found
+
+    async def refusals(self, servers: Iterable[str] | None = None) -> dict[str, str]:
+        """Server address -> why it refuses whoever signs this client's requests; empty: it takes them, whatever
+        policies let them do, or because it checks nobody. The servers are those given, else the name servers
+        and the masters, if the user may know those; the ones that do not answer are left out. Nothing is
+        changed."""
+        if servers is None:
+            names = self._instance.name_servers
+            found = {address: await self._refusal(address) for address in await names.known()}
+            try:
+                masters = (await self._masters.addresses()).values()
+            except ClientError:
+                masters = ()
+            found |= {address: await self._refusal(address) for address in masters}
+        else:
+            found = {address: await self._refusal(address) for address in servers}
+        return {address: refusal for address, refusal in found.items() if refusal is not None}
+
+    async def _refusal(self, address: str) -> str | None:
+        """Why a server refuses the signature of a request that asks for nothing; None without an answer."""
+        header = UnregisterClientRequestHeader(client_id=self._instance.settings.effective_client_id)
+        command = request(RequestCode.UNREGISTER_CLIENT, header)
+        try:
+            await self._instance.call(address, command, "asking who this is", ADMIN_TIMEOUT_MS)
+        except BrokerError as error:
+            return str(error) if error.code in _REFUSALS else ""
+        except (ConnectFailed, ConnectionLost, RequestTimeout):
+            return None
+        return ""
 
     async def _ask(self, address: str, command: Command, doing: str) -> Command:
         return await self._instance.call(address, command, doing, ADMIN_TIMEOUT_MS)

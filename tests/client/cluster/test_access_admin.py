@@ -85,6 +85,26 @@ async def test_a_broker_without_access_control(tmp_path: Path) -> None:
         assert await client.access.table("broker-a") is None
 
 
+async def test_who_is_refused(tmp_path: Path) -> None:
+    """Servers take the signature of a user that may do nothing, and refuse a wrong one, a stranger, and a user
+    that is disabled; servers that do not answer are left out."""
+    async with checked_cluster(tmp_path) as cluster, client_of(cluster) as root:
+        namesrv, broker = cluster.namesrv_text, str(cluster.broker.address)
+        await root.access.set_user("alice", password="alice-secret")
+        assert list((await root.access.refusals()).values()) == ["", ""]
+        async with client_of(cluster, ("alice", "alice-secret")) as alice:
+            assert await alice.access.refusals([broker, "127.0.0.1:1"]) == {broker: ""}
+        async with client_of(cluster, ("root", "wrong")) as wrong:
+            found = await wrong.access.refusals([namesrv, broker])
+            assert list(found) == [namesrv, broker]
+            assert all("check signature failed" in text for text in found.values())
+        async with Client(namesrv, connect=cluster.connect) as stranger:
+            assert "username cannot be null" in (await stranger.access.refusals())[namesrv]
+        await root.access.set_user("alice", user_status="disable")
+        async with client_of(cluster, ("alice", "alice-secret")) as alice:
+            assert "disabled" in (await alice.access.refusals([broker]))[broker]
+
+
 def test_the_blocking_face() -> None:
     """Every method is there for threads."""
     with (
@@ -96,5 +116,6 @@ def test_the_blocking_face() -> None:
         assert client.access.policies("alice")["broker-a"][0].subject == "User:alice"
         assert not client.access.explain("alice", "Get", "Group:g")[0].is_allowed
         client.access.delete_policy("alice", "*", policy_type="Default")
+        assert client.access.refusals([rocketmq.namesrv_text]) == {rocketmq.namesrv_text: ""}
         client.access.delete_user("alice")
         assert "alice" not in {each.username for each in client.access.users()["broker-a"]}
