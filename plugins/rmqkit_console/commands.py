@@ -48,13 +48,16 @@ def run(arguments: Namespace, until: Until) -> int:
 
 async def _serve(config: Config, chosen: ConsoleSettings, arguments: Namespace, until: Until) -> None:
     # Imported here so that other verbs start without the client and the web libraries.
-    from rmqkit.client import Client
+    from rmqkit_console.clients import Clients
     from rmqkit_console.serving import serve
 
-    client = Client(
-        config.namesrv_addr, config=config, transport=arguments.transport, namespace=arguments.namespace
+    clients = Clients(
+        namesrv=config.namesrv_addr,
+        config=config,
+        transport=arguments.transport,
+        namespace=arguments.namespace,
     )
-    async with client, trio.open_nursery() as nursery:
+    async with trio.open_nursery() as nursery:
         asked = trio.Event()
 
         async def watch(task_status: trio.TaskStatus[None]) -> None:
@@ -62,7 +65,7 @@ async def _serve(config: Config, chosen: ConsoleSettings, arguments: Namespace, 
             asked.set()
 
         await nursery.start(watch)
-        address: Address = await nursery.start(serve, client, chosen)
+        address: Address = await nursery.start(serve, clients, chosen)
         output.line(f"rmqkit ready console=http://{address}/ namesrv={config.namesrv_addr}")
         await asked.wait()
         nursery.cancel_scope.cancel()
@@ -81,6 +84,7 @@ def _config(arguments: Namespace) -> Config:
         "tls.client.trustCertPath": arguments.ca,
         f"plugins.{PLUGIN}.listen": arguments.listen,
         f"plugins.{PLUGIN}.user": arguments.user,
+        f"plugins.{PLUGIN}.clusterLogin": arguments.cluster_login or None,
         f"plugins.{PLUGIN}.passwordFile": arguments.password_file,
         f"plugins.{PLUGIN}.hosts": arguments.host,
         f"plugins.{PLUGIN}.allowWrites": arguments.allow_writes or None,
@@ -100,12 +104,14 @@ def _arguments(parser: ArgumentParser) -> None:
     add(
         "--namesrv", metavar="HOST:PORT", help="the cluster's name servers, joined by ; (default namesrvAddr)"
     )
-    listen = f"where to listen (default {DEFAULT_LISTEN}); beyond loopback only with --user"
+    listen = f"where to listen (default {DEFAULT_LISTEN}); beyond loopback only with a login"
     add("--listen", metavar="HOST:PORT", help=listen)
     user = (
         f"ask for this user and a password, which is in --password-file or the variable {PASSWORD_VARIABLE}"
     )
     add("--user", metavar="NAME", help=user)
+    keys = "everybody logs in with access key and secret key of a user of the cluster's access control"
+    add("--cluster-login", action="store_true", help=keys)
     add("--password-file", metavar="FILE", help="file whose first line is the password")
     hosts = "a name under which browsers reach the console, besides localhost and addresses; repeatable"
     add("--host", metavar="NAME", action="append", help=hosts)

@@ -9,9 +9,10 @@ from attrs import frozen
 
 from rmqkit.client import Client
 from rmqkit.toolkit.times import moment_ms
+from rmqkit_console.people import People
 from rmqkit_console.resending import Resends
 from rmqkit_console.samples import Samples
-from rmqkit_console.settings import ConsoleSettings, Login
+from rmqkit_console.settings import ConsoleSettings, Login, LogsIn
 from rmqkit_console.wrong_input import WrongInput
 
 #: Texts of forms and addresses that are longer are refused.
@@ -20,11 +21,14 @@ MAX_TEXT = 4_000
 
 @frozen(kw_only=True)
 class Console:
-    """A console: the client of its cluster, its settings and what it remembers."""
+    """A console: the client of its cluster, its settings and what it remembers. Pages get the client of who
+    has logged in as a user of the cluster."""
 
     client: Client
     settings: ConsoleSettings
     login: Login | None
+    people: People
+    logs_in: LogsIn
     samples: Samples
     resends: Resends
     now_ms: Callable[[], int]

@@ -100,10 +100,16 @@ class Guard:
         path = request.url.path
         if not self._needs_login or session.user or any(path.startswith(each) for each in _OPEN):
             return None
-        if wants_json(request) or request.method not in ("GET", "HEAD"):
-            return JSONResponse({"error": "log in first"}, status_code=401)
-        wanted = f"{path}?{request.url.query}" if request.url.query else path
-        return RedirectResponse(url(LOGIN, next="" if wanted == "/" else wanted), status_code=303)
+        return log_in_first(request)
+
+
+def log_in_first(request: Request) -> Response:
+    """Leads a browser to the form, and from there back to what it asked for; tells a program."""
+    if wants_json(request) or request.method not in ("GET", "HEAD"):
+        return JSONResponse({"error": "log in first"}, status_code=401)
+    path, query = request.url.path, request.url.query
+    wanted = f"{path}?{query}" if query else path
+    return RedirectResponse(url(LOGIN, next="" if wanted == "/" else wanted), status_code=303)
 
 
 def cookie_name(settings: ConsoleSettings) -> str:
@@ -116,4 +122,4 @@ def set_cookie(name: str, value: str) -> str:
     return f"{name}={value}; Path=/; Max-Age={LIFETIME_MS // 1000}; HttpOnly; SameSite=Strict"
 
 
-__all__ = ["LOGIN", "Guard", "cookie_name", "set_cookie", "wants_json"]
+__all__ = ["LOGIN", "Guard", "cookie_name", "log_in_first", "set_cookie", "wants_json"]

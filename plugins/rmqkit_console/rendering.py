@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rmqkit.toolkit.times import span_text, time_text
+from rmqkit_console.plot import Unit
 
 FOLDER = Path(__file__).parent
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -25,6 +26,7 @@ def environment() -> Environment:
     )
     made.filters |= {"number": number_text, "rate": rate_text, "bytes": bytes_text}
     made.filters |= {"time": time_text, "span": span_text}
+    made.filters["value"] = value_text
     made.globals["url"] = url
     return made
 
@@ -47,6 +49,19 @@ def rate_text(value: float | None) -> str:
     return f"{value:.1f}" if value < 100 else number_text(round(value))
 
 
+def value_text(value: float | None, unit: Unit) -> str:
+    """A value of a plot in its unit."""
+    if value is None:
+        return "-"
+    if unit == "part":
+        return f"{value:.0%}"
+    if unit == "bytes":
+        return bytes_text(round(value))
+    if unit == "span":
+        return span_text(round(value))
+    return rate_text(value) if unit == "rate" or value % 1 else number_text(round(value))
+
+
 def bytes_text(value: int | None) -> str:
     """A size in its unit: 12 B, 3.4 KiB."""
     if value is None:
@@ -57,4 +72,4 @@ def bytes_text(value: int | None) -> str:
     return f"{value} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
-__all__ = ["FOLDER", "bytes_text", "environment", "number_text", "rate_text", "url"]
+__all__ = ["FOLDER", "bytes_text", "environment", "number_text", "rate_text", "url", "value_text"]

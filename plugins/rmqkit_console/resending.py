@@ -53,8 +53,7 @@ class Run:
 class Resends:
     """The runs, of which one is under way at a time."""
 
-    def __init__(self, client: Client, now_ms: Callable[[], int]) -> None:
-        self._client = client
+    def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._runs: deque[Run] = deque(maxlen=MAX_RUNS)
         self._nursery: trio.Nursery | None = None
@@ -71,8 +70,9 @@ class Resends:
             task_status.started()
             await trio.sleep_forever()
 
-    def begin(self, group: str, ids: frozenset[str], to: str, rate: float, user: str) -> Run:
-        """Begin to send. Raises WrongInput while another run is under way."""
+    def begin(self, client: Client, group: str, ids: frozenset[str], to: str, rate: float, user: str) -> Run:
+        """Begin to send with a client, whose end is that of the run. Raises WrongInput while another run is
+        under way."""
         assert self._nursery is not None, "it is running"
         if self._runs and self._runs[-1].is_running:
             raise WrongInput("dead letters are being sent again: wait for the end of that")
@@ -82,22 +82,22 @@ class Resends:
             "%s sends %s dead letters of group %s again", user or "somebody", len(ids) or "all new", group
         )
         self._runs.append(run)
-        self._nursery.start_soon(self._do, run)
+        self._nursery.start_soon(self._do, client, run)
         return run
 
-    async def _do(self, run: Run) -> None:
+    async def _do(self, client: Client, run: Run) -> None:
         try:
-            await self._send(run)
+            await self._send(client, run)
         except RmqError as error:
             run.fail(str(error))
         finally:
             run.is_running = False
             _log.info("dead letters of group %s: %d sent again, %d failed", run.group, run.sent, run.failed)
 
-    async def _send(self, run: Run) -> None:
+    async def _send(self, client: Client, run: Run) -> None:
         """Those of a choice that fail are passed over. Of all new ones the first failure that may be over
         later is the end, and the next run goes on there."""
-        client, wanted = self._client, set(run.ids)
+        wanted = set(run.ids)
         reader = copying.reader(client, dead_letter_views.RESEND_GROUP)
         async with client.producer(PRODUCER_GROUP) as producer, reader as consumer:
             span = await copying.span(client, dlq_topic(run.group))

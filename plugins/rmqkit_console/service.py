@@ -27,15 +27,15 @@ class ConsoleService(Service):
         if not has_libraries():
             raise MissingExtra("the console", PLUGIN)
         # Imported here so that brokers start without the client and the web libraries.
-        from rmqkit.client import Client
+        from rmqkit_console.clients import Clients
         from rmqkit_console.serving import serve
 
         config = broker.config
-        async with (
-            Client(config.name_servers or broker.address, config=config, connect=broker.connect) as client,
-            trio.open_nursery() as nursery,
-        ):
-            self.door = await nursery.start(serve, client, self._settings)
+        clients = Clients(
+            namesrv=config.namesrv_addr or broker.address, config=config, connect=broker.connect
+        )
+        async with trio.open_nursery() as nursery:
+            self.door = await nursery.start(serve, clients, self._settings)
             try:
                 task_status.started()
                 await trio.sleep_forever()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Callable
 
 import trio
 from hypercorn.config import Config as HttpConfig
@@ -14,10 +15,12 @@ from rmqkit.client import Client
 from rmqkit.errors import ConfigError
 from rmqkit.plugin.address import Address
 from rmqkit_console.app import Application
+from rmqkit_console.clients import Clients
 from rmqkit_console.console import Console
+from rmqkit_console.people import People
 from rmqkit_console.resending import Resends
 from rmqkit_console.samples import Samples
-from rmqkit_console.settings import ConsoleSettings, address_of, login_of
+from rmqkit_console.settings import ConsoleSettings, address_of, login_of, logs_in
 
 _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS_WAITING = 64
@@ -28,19 +31,36 @@ _SILENT_S = 60
 _GRACE_S = 2.0
 
 
-async def serve(client: Client, settings: ConsoleSettings, task_status: trio.TaskStatus[Address]) -> None:
-    """Serve the pages of the client's cluster until cancelled. The status is the address with the actual
-    port. Raises ConfigError for wrong settings and for an address that cannot be bound. When cancelled,
-    connections are closed, and what was being sent again is sent in part."""
-    console = Console(
+async def serve(clients: Clients, settings: ConsoleSettings, task_status: trio.TaskStatus[Address]) -> None:
+    """Serve the pages of a cluster until cancelled. The status is the address with the actual port. Raises
+    ConfigError for wrong settings and for an address that cannot be bound. When cancelled, connections are
+    closed, and what was being sent again is sent in part."""
+    async with clients.own() as client:
+        await _serve(console_of(client, clients, settings, _now_ms), task_status)
+
+
+def console_of(
+    client: Client, clients: Clients, settings: ConsoleSettings, now_ms: Callable[[], int]
+) -> Console:
+    """A console with a client of its own. Raises ConfigError for wrong settings."""
+    people = People(clients.client, now_ms)
+    own = () if not clients.is_signed and settings.cluster_login else (client,)
+    return Console(
         client=client,
         settings=settings,
         login=login_of(settings),
-        samples=Samples(lambda: client.admin, _now_ms),
-        resends=Resends(client, _now_ms),
-        now_ms=_now_ms,
+        people=people,
+        logs_in=logs_in(settings, is_signed=clients.is_signed),
+        samples=Samples(lambda: (*own, *people.clients), now_ms),
+        resends=Resends(now_ms),
+        now_ms=now_ms,
     )
+
+
+async def _serve(console: Console, task_status: trio.TaskStatus[Address]) -> None:
+    settings = console.settings
     async with trio.open_nursery() as nursery:
+        await nursery.start(console.people.run)
         await nursery.start(console.resends.run)
         nursery.start_soon(console.samples.run, settings.sample_interval_ms / 1000)
         await serve_pages(console, task_status)
@@ -95,4 +115,4 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-__all__ = ["serve"]
+__all__ = ["console_of", "serve", "serve_pages"]

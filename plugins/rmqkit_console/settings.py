@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from enum import Enum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -26,8 +27,9 @@ _LOCALHOST = "localhost"
 class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Settings of the console.
 
-    listen              HOST:PORT; beyond loopback a user is required
-    user                name to log in with; empty: no login
+    listen              HOST:PORT; beyond loopback a login is required
+    user                name to log in with; empty: no login by a password of the console
+    cluster_login       everybody logs in with the keys of a user of the cluster's access control
     password_file       file whose first line is the password; empty: the variable RMQKIT_CONSOLE_PASSWORD
     allow_writes        dead letters can be sent again; otherwise every page only reads
     hide_bodies         bodies of messages are not shown
@@ -38,6 +40,7 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     listen: str = DEFAULT_LISTEN
     user: str = ""
+    cluster_login: bool = False
     password_file: str = ""
     allow_writes: bool = False
     hide_bodies: bool = False
@@ -45,9 +48,28 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     sample_interval_ms: Annotated[int, msgspec.Meta(ge=1_000, le=3_600_000)] = 10_000
 
 
+class LogsIn(Enum):
+    """How people log in: not at all; with the console's password; with the keys of a user of the cluster,
+    before they see anything, or when the cluster refuses what they ask for without."""
+
+    NOT = "not"
+    BY_PASSWORD = "password"
+    BY_KEYS = "keys"
+    BY_KEYS_WHEN_REFUSED = "keys when refused"
+
+    @property
+    def is_by_keys(self) -> bool:
+        return self in (LogsIn.BY_KEYS, LogsIn.BY_KEYS_WHEN_REFUSED)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nobody sees a page before."""
+        return self in (LogsIn.BY_PASSWORD, LogsIn.BY_KEYS)
+
+
 @frozen
 class Login:
-    """Who may use the console."""
+    """Who may use the console by its password."""
 
     user: str
     password: str
@@ -62,9 +84,15 @@ def address_of(settings: ConsoleSettings) -> Address:
         raise ConfigError(f"plugins.console.listen: {error}") from error
     if address.scheme != "tcp":
         raise ConfigError(f"plugins.console.listen: the console listens on TCP, and not on {address}")
-    if not settings.user and not _is_loopback(address.host):
+    if settings.user and settings.cluster_login:
         raise ConfigError(
-            f"the console would be open to every machine that reaches {settings.listen}: add --user NAME"
+            "plugins.console.user and clusterLogin: people log in with the console's password, or with the"
+            " keys of a user of the cluster"
+        )
+    if not settings.user and not settings.cluster_login and not _is_loopback(address.host):
+        raise ConfigError(
+            f"the console would be open to every machine that reaches {settings.listen}: add --cluster-login"
+            f" (plugins.console.clusterLogin) if the cluster has access control, or add --user NAME"
             f" (plugins.console.user) and a password (--password-file FILE, or the variable"
             f" {PASSWORD_VARIABLE}), or listen on 127.0.0.1"
         )
@@ -90,6 +118,15 @@ def login_of(settings: ConsoleSettings) -> Login | None:
             f" {source}: put one there, or name a file with --password-file FILE"
         )
     return Login(settings.user, password)
+
+
+def logs_in(settings: ConsoleSettings, *, is_signed: bool) -> LogsIn:
+    """How people log in; `is_signed` says whether the console has a user of the cluster of its own."""
+    if settings.user:
+        return LogsIn.BY_PASSWORD
+    if settings.cluster_login:
+        return LogsIn.BY_KEYS
+    return LogsIn.NOT if is_signed else LogsIn.BY_KEYS_WHEN_REFUSED
 
 
 def has_libraries() -> bool:
@@ -127,8 +164,10 @@ __all__ = [
     "PLUGIN",
     "ConsoleSettings",
     "Login",
+    "LogsIn",
     "address_of",
     "has_libraries",
     "is_known_host",
     "login_of",
+    "logs_in",
 ]

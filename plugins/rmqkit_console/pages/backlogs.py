@@ -9,7 +9,7 @@ from typing import Any
 from rmqkit.client import NoRoute, RmqError, broker_views
 from rmqkit.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from rmqkit_console.console import Asked, Console
-from rmqkit_console.pages.side_by_side import side_by_side
+from rmqkit_console.side_by_side import side_by_side
 
 #: Run-time key -> member.
 _FIGURES = {

@@ -64,7 +64,7 @@ def begin(console: Console, fields: Sequence[tuple[str, str]], user: str) -> Run
         rate = 0.0
     if not 0 < rate <= MAX_RATE:
         raise WrongInput(f"rate is {text!r}: give a number above 0, at most {MAX_RATE:.0f}")
-    return console.resends.begin(group, ids, to, rate, user)
+    return console.resends.begin(console.client, group, ids, to, rate, user)
 
 
 async def _of_group(console: Console, group: str) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import msgspec
 from rmqkit.client import ClientError, GroupConnections, GroupMemberInfo, RmqError, group_views
 from rmqkit_console.console import Asked, Console
 from rmqkit_console.pages.listing import chosen
-from rmqkit_console.pages.side_by_side import side_by_side
+from rmqkit_console.pages.plots import group_plots
+from rmqkit_console.side_by_side import side_by_side
 
 
 async def groups(console: Console, asked: Asked) -> dict[str, Any]:
@@ -58,6 +59,7 @@ async def group(console: Console, asked: Asked) -> dict[str, Any]:
         "topics": view.lag_by_topic,
         **group_views.connections_dict(view.online),
         "subscriptionsOf": await _subscriptions(console, name, view.online),
+        "plots": group_plots(console.samples.kept, [name]) if view.progress else [],
     }
 
 

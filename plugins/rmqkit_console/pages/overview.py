@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import attrs
 import msgspec
 
 from rmqkit.client import RmqError, broker_views
 from rmqkit.model.replication import ReplicationStatus
 from rmqkit_console.console import Asked, Console
-from rmqkit_console.pages.side_by_side import side_by_side
-from rmqkit_console.plot import Plot, plot
-from rmqkit_console.samples import Rates, Sample, rates_of
+from rmqkit_console.pages.plots import broker_plots, furthest_behind, group_plots
+from rmqkit_console.samples import rates_of
+from rmqkit_console.side_by_side import side_by_side
 from rmqkit_console.wrong_input import WrongInput
 
 _MASTER = 0
@@ -48,17 +47,21 @@ async def overview(console: Console, asked: Asked) -> dict[str, Any]:
             replication = replicas.get(address)
             known = replication if isinstance(replication, ReplicationStatus) else None
             brokers.append(member | {"answers": True} | _figures(found) | _replicas(known))
-    kept = console.samples.kept
+    shown = {str(each["broker"]) for each in brokers if each["answers"]}
     return {
         "nameServers": list(console.client.settings.name_servers),
         "brokers": brokers,
         "faults": faults,
         "refresh": asked.number("refresh", 0, 0, _MAX_REFRESH_S),
-        "plots": [
-            attrs.asdict(_plot("Messages stored per second", kept, lambda rates: rates.stored)),
-            attrs.asdict(_plot("Messages fetched per second", kept, lambda rates: rates.fetched)),
-        ],
+        "plots": broker_plots(console.samples.kept, shown) + await _groups(console),
     }
+
+
+async def _groups(console: Console) -> list[dict[str, Any]]:
+    """Plots of the groups that are furthest behind, of those that who asks may see."""
+    kept = console.samples.kept
+    asked = await side_by_side(console.client.groups.progress, furthest_behind(kept))
+    return group_plots(kept, [group for group, found in asked.items() if not isinstance(found, RmqError)])
 
 
 async def broker(console: Console, asked: Asked) -> dict[str, Any]:
@@ -96,7 +99,7 @@ def _figures(runtime: Mapping[str, str]) -> dict[str, Any]:
         "fetchedToday": _since_morning(runtime, "Get"),
         "logBytes": _log_bytes(runtime),
         "behindBytes": _number(runtime, "dispatchBehindBytes"),
-        "diskRatio": _ratio(runtime.get("commitLogDiskRatio", "")),
+        "diskRatio": rates.disk,
         "disk": runtime.get("commitLogDirCapacity", ""),
     }
 
@@ -142,25 +145,6 @@ def _log_bytes(runtime: Mapping[str, str]) -> int | None:
 def _number(runtime: Mapping[str, str], key: str) -> int | None:
     text = runtime.get(key, "")
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() else None
-
-
-def _ratio(text: str) -> float | None:
-    """A part of a disk that is used; None when the broker does not know it."""
-    try:
-        found = float(text)
-    except ValueError:
-        return None
-    return found if 0 <= found <= 1 else None
-
-
-def _plot(title: str, kept: tuple[Sample, ...], of: Any) -> Plot:
-    names = {name for sample in kept for name in sample.rates}
-
-    def value(rates: Rates | None) -> float | None:
-        return None if rates is None else float(of(rates))
-
-    series = {name: [value(sample.rates.get(name)) for sample in kept] for name in names}
-    return plot(title, [sample.time_ms for sample in kept], series)
 
 
 __all__ = ["broker", "overview"]

@@ -10,7 +10,7 @@ from rmqkit.client import RmqError
 from rmqkit.config.values import masked
 from rmqkit.plugin import loader
 from rmqkit_console.console import Asked, Console
-from rmqkit_console.pages.side_by_side import side_by_side
+from rmqkit_console.side_by_side import side_by_side
 
 
 async def settings(console: Console, asked: Asked) -> dict[str, Any]:

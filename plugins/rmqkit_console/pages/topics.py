@@ -10,7 +10,7 @@ from rmqkit.client import NoRoute, RmqError, topic_views
 from rmqkit.model.message_type import declared_type
 from rmqkit_console.console import Asked, Console
 from rmqkit_console.pages.listing import chosen
-from rmqkit_console.pages.side_by_side import side_by_side
+from rmqkit_console.side_by_side import side_by_side
 
 
 async def topics(console: Console, asked: Asked) -> dict[str, Any]:

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from rmqkit.client import Client
+from rmqkit.config import load as load_config
+from rmqkit.plugin.address import Connect
 from rmqkit.testing.broker import Cluster, running_cluster
+from rmqkit_console import serving
 from rmqkit_console.app import Application
+from rmqkit_console.clients import Clients
 from rmqkit_console.console import Console
-from rmqkit_console.resending import Resends
-from rmqkit_console.samples import Samples
-from rmqkit_console.settings import ConsoleSettings, Login
+from rmqkit_console.settings import ConsoleSettings, Login, LogsIn
 
 NOW_MS = 1_800_000_000_000
 SECRET = "correct horse"
@@ -54,22 +57,27 @@ class Asking:
 
 
 @asynccontextmanager
-async def console_of(client: Client, **settings: Any) -> AsyncIterator[Console]:
-    """A console without its server; with a user, the password is `SECRET`."""
+async def console_of(
+    client: Client, connect: Connect | None = None, signs: tuple[str, str] | None = None, **settings: Any
+) -> AsyncIterator[Console]:
+    """A console without its server; with a user, the password is `SECRET`. `signs` are keys of its own."""
     given = ConsoleSettings(**settings)
-    login = Login(given.user, SECRET) if given.user else None
-    samples = Samples(lambda: client.admin, lambda: NOW_MS)
-    resends = Resends(client, lambda: NOW_MS)
+    user, given = given.user, msgspec.structs.replace(given, user="")
+    keys = {"namesrvAddr": ";".join(client.settings.name_servers)}
+    if signs is not None:
+        keys |= {"accessKey": signs[0], "secretKey": signs[1]}
+    clients = Clients(
+        namesrv=keys["namesrvAddr"], config=load_config(environ={}, flags=keys), connect=connect
+    )
+    made = serving.console_of(client, clients, given, lambda: NOW_MS)
+    if user:
+        # Its password would be in a file.
+        given = msgspec.structs.replace(given, user=user)
+        made = evolve(made, settings=given, login=Login(user, SECRET), logs_in=LogsIn.BY_PASSWORD)
     async with trio.open_nursery() as nursery:
-        await nursery.start(resends.run)
-        yield Console(
-            client=client,
-            settings=given,
-            login=login,
-            samples=samples,
-            resends=resends,
-            now_ms=lambda: NOW_MS,
-        )
+        await nursery.start(made.people.run)
+        await nursery.start(made.resends.run)
+        yield made
         nursery.cancel_scope.cancel()
 
 
@@ -85,7 +93,7 @@ async def asking(directory: Path, **settings: Any) -> AsyncIterator[Asking]:
     async with (
         running_cluster(directory, enablePropertyFilter=True) as cluster,
         Client(cluster.namesrv_text, connect=cluster.connect) as client,
-        console_of(client, **settings) as console,
+        console_of(client, cluster.connect, **settings) as console,
         http_of(console) as http,
     ):
         yield Asking(console, cluster, http)

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from attrs import evolve
 from starlette.types import Message, Scope
 
 from rmqkit.client import Client
@@ -16,7 +15,6 @@ from rmqkit_console import app as application
 from rmqkit_console import pages
 from rmqkit_console.console import Console, Page
 from rmqkit_console.sessions import MAX_FAILURES
-from rmqkit_console.settings import Login
 from tests.plugins.console.asking import SECRET, TOKEN, console_of, http_of
 
 
@@ -122,8 +120,8 @@ async def test_a_login_leads_to_no_other_site(wanted: str) -> None:
 
 
 async def test_a_console_without_a_login() -> None:
-    """It has no form for it, and who sends one is told."""
-    async with browser() as http:
+    """One that signs what it asks has no form for it, and who sends one is told."""
+    async with browser(signs=("ann", SECRET)) as http:
         for answer in (await http.get("/login"), await http.post("/login", data={"token": "x"})):
             assert answer.status_code == 404
             assert "has no login" in answer.text
@@ -131,8 +129,7 @@ async def test_a_console_without_a_login() -> None:
 
 async def test_forms_have_a_size() -> None:
     """One that is too large is refused before it has ended, and what is no form as well."""
-    async with Client("127.0.0.1:1") as client, console_of(client) as console:
-        console = evolve(console, login=Login("ann", SECRET))
+    async with Client("127.0.0.1:1") as client, console_of(client, user="ann") as console:
         app = application.Application(console).asgi()
         for body, status in ((b"x" * (application.MAX_FORM_BYTES + 1), 413), (b"\xff", 400)):
             answers: list[Message] = []
@@ -150,7 +147,7 @@ async def test_forms_have_a_size() -> None:
 
 async def test_a_browser_that_goes_away(caplog: pytest.LogCaptureFixture) -> None:
     """A form that does not arrive is no defect: nothing is logged."""
-    async with Client("127.0.0.1:1") as client, console_of(client) as console:
+    async with Client("127.0.0.1:1") as client, console_of(client, user="ann") as console:
         answers: list[Message] = []
 
         async def receive() -> Message:
@@ -159,9 +156,7 @@ async def test_a_browser_that_goes_away(caplog: pytest.LogCaptureFixture) -> Non
         async def send(message: Message) -> None:
             answers.append(message)
 
-        await application.Application(evolve(console, login=Login("ann", SECRET))).asgi()(
-            _post("/login"), receive, send
-        )
+        await application.Application(console).asgi()(_post("/login"), receive, send)
         assert answers[0]["status"] == 400
         assert caplog.text == ""
 

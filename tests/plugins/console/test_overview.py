@@ -9,7 +9,8 @@ import pytest
 from rmqkit.client import Admin, Client, ConnectFailed
 from rmqkit.model.replication import MasterStatus, ReplicationStatus, SlaveStatus
 from rmqkit.testing.broker import running_namesrv
-from tests.plugins.console.asking import asking, console_of, http_of
+from rmqkit_console.samples import Lag, Rates, Sample
+from tests.plugins.console.asking import NOW_MS, asking, console_of, http_of
 
 
 async def test_the_brokers_of_a_cluster(tmp_path: Path) -> None:
@@ -29,7 +30,30 @@ async def test_the_brokers_of_a_cluster(tmp_path: Path) -> None:
         assert broker["slaves"] == []
         assert address.endswith(broker["address"])
         assert values["faults"] == []
-        assert [plot["lines"][0]["name"] for plot in values["plots"]] == ["broker-a", "broker-a"]
+        assert [plot["title"] for plot in values["plots"]] == [
+            "Messages stored per second",
+            "Messages fetched per second",
+            "Disk used",
+        ]
+        assert {plot["lines"][0]["name"] for plot in values["plots"]} == {"broker-a"}
+        assert values["plots"][2]["ticks"][2][1] == 1
+
+
+async def test_plots_of_lags(tmp_path: Path) -> None:
+    """The groups that are furthest behind are shown in messages and in time, and slaves in bytes."""
+    async with asking(tmp_path) as ask:
+        rates, lags = (
+            {"broker-a": Rates(1, 1, 0.5)},
+            {f"G{number}": Lag(number, 90_000) for number in range(9)},
+        )
+        ask.console.samples.keep(Sample(NOW_MS, rates, {"broker-a 10.0.0.2:5": 2_048}, lags))
+        plots = {each["title"]: each for each in (await ask.values("/"))["plots"]}
+        assert [each["name"] for each in plots["Replicas behind"]["lines"]] == ["broker-a 10.0.0.2:5"]
+        shown = {each["name"] for each in plots["Messages not consumed"]["lines"]}
+        assert shown == {"G3", "G4", "G5", "G6", "G7", "G8"}
+        html = await ask.page("/")
+        for text in ("G8: 8", "G8: 1m 30s", "broker-a: 50%", "10.0.0.2:5: 2.0 KiB"):
+            assert text in html
 
 
 async def test_a_page_that_loads_itself(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqkit_console.plot import COLOURS, plot
+from rmqkit_console.plot import COLOURS, Unit, plot
 
 
 def test_a_line() -> None:
@@ -31,6 +31,25 @@ def test_the_highest_tick(most: float, top: float) -> None:
     """It is round, and not below any value."""
     drawn = plot("Rate", [0], {"a": [most]})
     assert [value for _, value in drawn.ticks] == [0, top / 2, top]
+
+
+@pytest.mark.parametrize(
+    ("most", "unit", "top"),
+    [
+        (0.2, "part", 1),
+        (1_500, "span", 2_000),
+        (61_000, "span", 120_000),
+        (10**12, "span", 10**12),
+        (0, "bytes", 1),
+        (700, "bytes", 1_000),
+        (3_000, "bytes", 5 * 1024),
+        (1024**3, "bytes", 1024**3),
+    ],
+)
+def test_the_highest_tick_of_a_unit(most: float, unit: Unit, top: float) -> None:
+    """A part has all of it, spans and sizes what is round in their units."""
+    drawn = plot("x", [0], {"a": [most]}, unit)
+    assert (drawn.ticks[2][1], drawn.unit) == (top, unit)
 
 
 def test_many_lines() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmqkit_console.rendering import bytes_text, environment, number_text, rate_text, url
+from rmqkit_console.plot import Unit
+from rmqkit_console.rendering import bytes_text, environment, number_text, rate_text, url, value_text
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,23 @@ def test_numbers() -> None:
     assert number_text(1_234_567) == "1\N{NO-BREAK SPACE}234\N{NO-BREAK SPACE}567"
     assert number_text(None) == rate_text(None) == "-"
     assert (rate_text(0.25), rate_text(1_234.5)) == ("0.2", "1\N{NO-BREAK SPACE}234")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (None, "part", "-"),
+        (0.256, "part", "26%"),
+        (2_048.0, "bytes", "2.0 KiB"),
+        (1_500.0, "span", "1.5s"),
+        (12.5, "rate", "12.5"),
+        (3.0, "number", "3"),
+        (0.5, "number", "0.5"),
+    ],
+)
+def test_values_of_plots(value: float | None, unit: Unit, text: str) -> None:
+    """They have their unit."""
+    assert value_text(value, unit) == text
 
 
 def test_addresses() -> None:

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from rmqkit.errors import ConfigError
-from rmqkit_console.settings import PASSWORD_VARIABLE, ConsoleSettings, Login, address_of, login_of
+from rmqkit_console.settings import (
+    PASSWORD_VARIABLE,
+    ConsoleSettings,
+    Login,
+    LogsIn,
+    address_of,
+    login_of,
+    logs_in,
+)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:8080", "[::1]:0", "localhost:1", "127.0.0.2:1"])
@@ -22,6 +30,17 @@ def test_beyond_loopback_a_user_is_needed(listen: str) -> None:
     with pytest.raises(ConfigError, match="add --user NAME"):
         address_of(ConsoleSettings(listen=listen))
     assert address_of(ConsoleSettings(listen=listen, user="ann")).port in (80, 8080)
+    assert address_of(ConsoleSettings(listen=listen, cluster_login=True)).port in (80, 8080)
+
+
+def test_how_people_log_in() -> None:
+    """By a password, by keys, or not at all; both is refused."""
+    user, keys = ConsoleSettings(user="ann"), ConsoleSettings(cluster_login=True)
+    found = [logs_in(each, is_signed=True) for each in (user, keys, ConsoleSettings())]
+    assert found == [LogsIn.BY_PASSWORD, LogsIn.BY_KEYS, LogsIn.NOT]
+    assert logs_in(ConsoleSettings(), is_signed=False) is LogsIn.BY_KEYS_WHEN_REFUSED
+    with pytest.raises(ConfigError, match="or with the keys"):
+        address_of(ConsoleSettings(user="ann", cluster_login=True))
 
 
 @pytest.mark.parametrize("listen", ["8080", "unix:///run/console.sock", "tls://127.0.0.1:1"])
