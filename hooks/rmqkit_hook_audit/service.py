@@ -4,6 +4,7 @@ store closes."""
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import trio
 
@@ -35,10 +36,13 @@ class AuditService(Service):
         self._settings = settings
         self._writers: list[Writer] = []
         self._watching: list[Watching] = []
+        #: Where events are written; None without a file, and before `begin`.
+        self.file: Path | None = None
 
     def begin(self, broker: Broker) -> None:
         """Start keeping events, before the first connection is served; `run` writes them."""
         settings, registry = self._settings, broker.registry
+        self.file = _file(settings, broker)
         self._writers = [
             Writer(target, Queue(settings.queue_size), broker.config.broker_name, settings.linger_ms)
             for target in _targets(settings, broker)
@@ -67,17 +71,15 @@ class AuditService(Service):
                     await writer.finish()
 
 
+def _file(settings: AuditSettings, broker: Broker) -> Path | None:
+    return broker.config.root_path / settings.file if settings.file else None
+
+
 def _targets(settings: AuditSettings, broker: Broker) -> list[Target]:
     targets: list[Target] = []
-    if settings.file:
-        targets.append(
-            FileTarget(
-                broker.config.root_path / settings.file,
-                settings.max_bytes,
-                settings.keep_files,
-                settings.sync,
-            )
-        )
+    file = _file(settings, broker)
+    if file is not None:
+        targets.append(FileTarget(file, settings.max_bytes, settings.keep_files, settings.sync))
     if settings.topic:
         targets.append(TopicTarget(broker, settings.topic))
     return targets

@@ -89,6 +89,8 @@ def _config(arguments: Namespace) -> Config:
         f"plugins.{PLUGIN}.hosts": arguments.host,
         f"plugins.{PLUGIN}.allowWrites": arguments.allow_writes or None,
         f"plugins.{PLUGIN}.hideBodies": arguments.hide_bodies or None,
+        f"plugins.{PLUGIN}.auditFile": arguments.audit_file,
+        f"plugins.{PLUGIN}.auditTopic": arguments.audit_topic,
     }
     given = {key: value for key, value in flags.items() if value is not None}
     for pair in arguments.set:
@@ -117,6 +119,8 @@ def _arguments(parser: ArgumentParser) -> None:
     add("--host", metavar="NAME", action="append", help=hosts)
     add("--allow-writes", action="store_true", help="let dead letters be sent again; else pages only read")
     add("--hide-bodies", action="store_true", help="do not show the bodies of messages")
+    add("--audit-file", metavar="FILE", help="show the audit of a broker on this machine")
+    add("--audit-topic", metavar="NAME", help="show the audit that brokers write to this topic")
     add("--namespace", metavar="NAME", default="", help="namespace of the topics and groups (default: none)")
     how = parser.add_mutually_exclusive_group()
     schemes = "transport to the cluster for addresses without a scheme: tcp, tls, quic"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import msgspec
 import trio
 
 from rmqkit.errors import MissingExtra
@@ -9,6 +13,15 @@ from rmqkit.plugin.address import Address
 from rmqkit.plugin.broker import Broker
 from rmqkit.plugin.service import Service
 from rmqkit_console.settings import PLUGIN, ConsoleSettings, has_libraries
+
+
+@runtime_checkable
+class HasFile(Protocol):
+    """What the broker's audit tells of itself."""
+
+    @property
+    def file(self) -> Path | None:
+        """Where it writes; None without a file."""
 
 
 class ConsoleService(Service):
@@ -34,8 +47,12 @@ class ConsoleService(Service):
         clients = Clients(
             namesrv=config.namesrv_addr or broker.address, config=config, connect=broker.connect
         )
+        settings = self._settings
+        audit = broker.registry.services.get("audit")
+        if isinstance(audit, HasFile) and audit.file is not None and not settings.audit_file:
+            settings = msgspec.structs.replace(settings, audit_file=str(audit.file))
         async with trio.open_nursery() as nursery:
-            self.door = await nursery.start(serve, clients, self._settings)
+            self.door = await nursery.start(serve, clients, settings)
             try:
                 task_status.started()
                 await trio.sleep_forever()

@@ -36,6 +36,8 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     hosts               further names under which browsers reach the console, besides `localhost`, the host of
                         `listen` and any IP address
     sample_interval_ms  time between two samples of the rates
+    audit_file          file of a broker's audit on this machine; in a broker's process by default its own
+    audit_topic         topic to which brokers write their audit, where there is no file
     """
 
     listen: str = DEFAULT_LISTEN
@@ -46,6 +48,8 @@ class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     hide_bodies: bool = False
     hosts: tuple[str, ...] = ()
     sample_interval_ms: Annotated[int, msgspec.Meta(ge=1_000, le=3_600_000)] = 10_000
+    audit_file: str = ""
+    audit_topic: str = ""
 
 
 class LogsIn(Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rmqkit_console.console import Page
-from rmqkit_console.pages import backlogs, dead_letters, groups, messages, overview, settings, topics
+from rmqkit_console.pages import audit, backlogs, dead_letters, groups, messages, overview, settings, topics
 
 ALL: Final = (
     Page("/", "Overview", "overview.html", overview.overview),
@@ -20,4 +20,5 @@ ALL: Final = (
     Page("/resends", "Sent again", "resends.html", dead_letters.resends, is_main=False),
     Page("/backlogs", "Backlogs", "backlogs.html", backlogs.backlogs),
     Page("/settings", "Settings", "settings.html", settings.settings),
+    Page("/audit", "Audit", "audit.html", audit.audit),
 )
