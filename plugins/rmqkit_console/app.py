@@ -22,7 +22,15 @@ from rmqkit.client import BrokerError, BrokerUnknown, ClientError, NoRoute, RmqE
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit_console import pages
 from rmqkit_console.console import Asked, Console, Page
-from rmqkit_console.guard import LOGIN, Guard, cookie_name, log_in_first, set_cookie, wants_json
+from rmqkit_console.guard import (
+    LOGIN,
+    MAX_BODY_BYTES,
+    Guard,
+    cookie_name,
+    log_in_first,
+    set_cookie,
+    wants_json,
+)
 from rmqkit_console.pages import dead_letters
 from rmqkit_console.people import NobodyChecks, WrongKeys
 from rmqkit_console.rendering import FOLDER, environment
@@ -31,8 +39,6 @@ from rmqkit_console.settings import LogsIn
 from rmqkit_console.wrong_input import WrongInput
 
 _log = logging.getLogger(__name__)
-#: Size of a form.
-MAX_FORM_BYTES = 64 * 1024
 #: Pages that ask the cluster at the same time; further ones wait.
 MAX_PAGES = 8
 
@@ -148,8 +154,8 @@ class Application:
             async with aclosing(request.stream()) as parts:
                 async for part in parts:
                     body += part
-                    if len(body) > MAX_FORM_BYTES:
-                        raise Refused(413, f"a form has at most {MAX_FORM_BYTES} bytes")
+                    if len(body) > MAX_BODY_BYTES:
+                        raise Refused(413, f"a form has at most {MAX_BODY_BYTES} bytes")
         except ClientDisconnect:
             raise Refused(400, "the form did not arrive") from None
         try:

@@ -15,7 +15,7 @@ from rmqkit.config import Config
 from rmqkit.errors import ConfigError, MissingExtra
 from rmqkit.plugin.address import Address
 from rmqkit.plugin.command import Verb
-from rmqkit.toolkit import output
+from rmqkit.toolkit import options, output
 from rmqkit_console.settings import (
     DEFAULT_LISTEN,
     PASSWORD_VARIABLE,
@@ -93,12 +93,7 @@ def _config(arguments: Namespace) -> Config:
         f"plugins.{PLUGIN}.auditTopic": arguments.audit_topic,
     }
     given = {key: value for key, value in flags.items() if value is not None}
-    for pair in arguments.set:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"--set {pair!r}: write KEY=VALUE, for example accessKey=console")
-        given[key.strip()] = value.strip()
-    return settings.load(arguments.config, flags=given)
+    return settings.load(arguments.config, flags=given | dict(arguments.set))
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -129,10 +124,8 @@ def _arguments(parser: ArgumentParser) -> None:
     how.add_argument("--tls", dest="transport", action="store_const", const="tls", help=tls)
     authority = "PEM file with the certificates that sign the servers' (tls.client.trustCertPath)"
     add("--ca", metavar="FILE", help=authority)
-    add("--config", metavar="FILE", help="settings: TOML, or Java properties such as broker.conf")
-    add("--set", metavar="KEY=VALUE", action="append", default=[], help="a setting; repeatable")
-    add("--log-level", choices=log_lines.LEVELS, help="level of log lines on standard error (default INFO)")
-    add("--log-format", choices=log_lines.FORMS, help="form of log lines (default text)")
+    options.add_config(parser)
+    options.add_logging(parser)
 
 
 CONSOLE = Verb(

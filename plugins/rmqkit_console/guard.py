@@ -16,6 +16,8 @@ from rmqkit_console.sessions import LIFETIME_MS, Session, Sessions
 from rmqkit_console.settings import ConsoleSettings, is_known_host
 
 LOGIN = "/login"
+#: Size of a form, and of what any other request may bring.
+MAX_BODY_BYTES = 64 * 1024
 #: Paths that need no login.
 _OPEN = (LOGIN, "/static/")
 #: No script runs, nothing comes from elsewhere, and no other site shows the console in a frame.
@@ -90,6 +92,9 @@ class Guard:
         return None if cookie is None else self._sessions.find(cookie.value)
 
     def _refused(self, request: Request, session: Session) -> Response | None:
+        length = request.headers.get("content-length", "0")
+        if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+            return PlainTextResponse(f"A request has at most {MAX_BODY_BYTES} bytes.\n", status_code=413)
         host = request.headers.get("host", "")
         if not is_known_host(host, self._settings):
             return PlainTextResponse(
@@ -122,4 +127,4 @@ def set_cookie(name: str, value: str) -> str:
     return f"{name}={value}; Path=/; Max-Age={LIFETIME_MS // 1000}; HttpOnly; SameSite=Strict"
 
 
-__all__ = ["LOGIN", "Guard", "cookie_name", "log_in_first", "set_cookie", "wants_json"]
+__all__ = ["LOGIN", "MAX_BODY_BYTES", "Guard", "cookie_name", "log_in_first", "set_cookie", "wants_json"]

@@ -6,10 +6,16 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
 
 import trio
 from hypercorn.config import Config as HttpConfig
-from hypercorn.trio import serve as serve_http
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState
+from hypercorn.utils import wrap_app
+from starlette.types import ASGIApp
 
 from rmqkit.client import Client
 from rmqkit.errors import ConfigError
@@ -23,7 +29,16 @@ from rmqkit_console.samples import Samples
 from rmqkit_console.settings import ConsoleSettings, address_of, login_of, logs_in
 
 _log = logging.getLogger(__name__)
+#: Connections at the same time; further ones are told so, and closed.
+MAX_CONNECTIONS = 256
 _MAX_CONNECTIONS_WAITING = 64
+#: Requests under way in one connection of HTTP/2.
+_MAX_STREAMS = 8
+_REFUSAL_S = 1.0
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: text/plain\r\n"
+    b"Retry-After: 30\r\nContent-Length: 48\r\n\r\nThe console has as many connections as it may.\r\n"
+)
 #: A browser that is silent for so long loses its connection.
 _IDLE_S = 30
 #: The same while a request or its answer is under way.
@@ -72,16 +87,46 @@ async def serve_pages(console: Console, task_status: trio.TaskStatus[Address]) -
     app = Application(console).asgi()
     listener = _listening(wanted)
     address = Address(wanted.scheme, *listener.getsockname()[:2])
+    doors = Doors(app, _http_config())
     async with trio.open_nursery() as nursery:
-        # The server closes what it listens on.
-        await nursery.start(serve_http, app, _http_config(listener.detach()))
+        await nursery.start(doors.serve, trio.SocketListener(trio.socket.from_stdlib_socket(listener)))
         _log.info("the console is at http://%s/", address)
         task_status.started(address)
 
 
-def _http_config(descriptor: int) -> HttpConfig:
+class Doors:
+    """The connections of browsers: hypercorn's server of one connection, for as many as there may be.
+    Hypercorn itself has no such limit."""
+
+    def __init__(self, app: ASGIApp, config: HttpConfig, most: int = MAX_CONNECTIONS) -> None:
+        # Starlette and hypercorn have types of their own for the same.
+        self._app = wrap_app(cast(Any, app), config.wsgi_max_body_size, "asgi")
+        self._config = config
+        self._context = WorkerContext(None)
+        self._most = most
+        self._open = 0
+
+    async def serve(
+        self, listener: trio.SocketListener, task_status: trio.TaskStatus[list[trio.SocketListener]]
+    ) -> None:
+        """Until cancelled, which closes all connections."""
+        await trio.serve_listeners(self._meet, [listener], task_status=task_status)
+
+    async def _meet(self, stream: trio.SocketStream) -> None:
+        """Serve a connection; the caller closes it."""
+        if self._open >= self._most:
+            with trio.move_on_after(_REFUSAL_S), suppress(trio.BrokenResourceError):
+                await stream.send_all(_FULL)
+            return
+        self._open += 1
+        try:
+            await TCPServer(self._app, self._config, self._context, ConnectionState({}), cast(Any, stream))
+        finally:
+            self._open -= 1
+
+
+def _http_config() -> HttpConfig:
     made = HttpConfig()
-    made.bind = [f"fd://{descriptor}"]
     made.accesslog = None
     made.errorlog = None
     made.loglevel = "WARNING"
@@ -89,6 +134,8 @@ def _http_config(descriptor: int) -> HttpConfig:
     made.read_timeout = _SILENT_S
     made.graceful_timeout = _GRACE_S
     made.shutdown_timeout = _GRACE_S
+    made.h2_max_concurrent_streams = _MAX_STREAMS
+    made.websocket_max_message_size = 1
     made.include_server_header = False
     made.h11_max_incomplete_size = 64 * 1024
     return made

@@ -22,6 +22,7 @@ from rmqkit.model.backup import MANIFEST, NONE, SIZES, TAKEN, WITHHELD, BrokerBa
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
 from rmqkit.toolkit.directory_lock import DirectoryLock
+from rmqkit.toolkit.options import key_value
 
 _MS = 1000
 _PIECE_BYTES = 256 * 1024
@@ -33,7 +34,7 @@ def _arguments(parser: ArgumentParser) -> None:
     shown.add_argument("keys", nargs="*", metavar="KEY", help="only these")
     changed = actions.add_parser("set", help="change settings of running masters, or of name servers")
     pair = "as in broker.conf; docs/configuration.md lists those that may be changed"
-    changed.add_argument("pairs", nargs="+", type=options.key_value, metavar="KEY=VALUE", help=pair)
+    changed.add_argument("pairs", nargs="+", type=key_value, metavar="KEY=VALUE", help=pair)
     for action in (shown, changed):
         which = action.add_mutually_exclusive_group()
         which.add_argument("--broker", metavar="NAME", help="only of this broker")

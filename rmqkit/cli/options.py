@@ -14,6 +14,7 @@ from rmqkit.model.subscription import PYTHON, SQL92
 from rmqkit.plugin.transport import Address
 from rmqkit.remoting.dial import TLS
 from rmqkit.toolkit import output
+from rmqkit.toolkit.options import add_config, add_logging
 
 if TYPE_CHECKING:
     from rmqkit.client import Client
@@ -31,47 +32,10 @@ def address(text: str) -> Address:
         raise ArgumentTypeError(str(error)) from error
 
 
-def key_value(text: str) -> tuple[str, str]:
-    """An argparse type for `--set KEY=VALUE`."""
-    key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise ArgumentTypeError(
-            f"{text!r} does not have the form KEY=VALUE, for example flushDiskType=SYNC_FLUSH"
-        )
-    return key.strip(), value.strip()
-
-
 def add_settings(parser: ArgumentParser) -> None:
     """`--config`, `--set`, `--log-level`, `--log-format`."""
-    _add_config(parser)
-    level = (
-        f"log level on standard error: {', '.join(log_lines.LEVELS)}; with others of single loggers, as in"
-        " INFO,rmqkit_ha=DEBUG (default: the variable RMQKIT_LOG_LEVEL, else INFO)"
-    )
-    parser.add_argument("--log-level", metavar="LEVEL", type=_levels, help=level)
-    form = "form of log lines (default: the variable RMQKIT_LOG_FORMAT, else text)"
-    parser.add_argument("--log-format", choices=log_lines.FORMS, help=form)
-
-
-def _levels(text: str) -> str:
-    """An argparse type for `--log-level`."""
-    try:
-        log_lines.levels_of(text)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from error
-    return text
-
-
-def _add_config(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--config", metavar="FILE", help="settings: TOML, or Java properties such as broker.conf"
-    )
-    add_pairs(parser, "--set", "a setting, as in broker.conf; repeatable")
-
-
-def add_pairs(parser: ArgumentParser, name: str, text: str) -> None:
-    """A repeatable option whose values are pairs."""
-    parser.add_argument(name, metavar="KEY=VALUE", type=key_value, action="append", default=[], help=text)
+    add_config(parser)
+    add_logging(parser)
 
 
 def add_client(parser: ArgumentParser) -> None:
@@ -94,7 +58,7 @@ def add_client(parser: ArgumentParser) -> None:
     parser.add_argument("--namespace", metavar="NAME", default="", help=within)
     authority = "PEM file with the certificates that sign the servers' (tls.client.trustCertPath)"
     parser.add_argument("--ca", metavar="FILE", help=authority)
-    _add_config(parser)
+    add_config(parser)
 
 
 def add_json(parser: ArgumentParser) -> None:

@@ -21,6 +21,7 @@ from rmqkit.errors import ConfigError
 from rmqkit.model import properties as props
 from rmqkit.plugin.command import Verb
 from rmqkit.toolkit import output
+from rmqkit.toolkit.options import add_pairs
 
 #: Bytes per read of the input.
 _READ_BYTES = 65_536
@@ -79,7 +80,7 @@ def _arguments(parser: ArgumentParser) -> None:
     options.add_rate(parser)
     parser.add_argument("--tag", help="tag that consumers can filter by")
     parser.add_argument("--key", action="append", default=[], help="key for message queries; repeatable")
-    options.add_pairs(parser, "--property", "repeatable")
+    add_pairs(parser, "--property", "repeatable")
     parser.add_argument("--ordering-key", help="messages with the same key go to one queue, in order")
     parser.add_argument("--delay-level", type=int, help="1 to 18: 1s 5s 10s 30s 1m ... 2h")
     parser.add_argument("--group", default=PRODUCER_GROUP, help=f"producer group (default {PRODUCER_GROUP})")

@@ -180,10 +180,10 @@ class AccessAdmin:
         return found
 
     async def refusals(self, servers: Iterable[str] | None = None) -> dict[str, str]:
-        """Server address -> why it refuses whoever signs this client's requests; empty: it takes them, whatever
-        policies let them do, or because it checks nobody. The servers are those given, else the name servers
-        and the masters, if the user may know those; the ones that do not answer are left out. Nothing is
-        changed."""
+        """Server address -> why it refuses whoever signs this client's requests; empty: it takes them,
+        whatever policies let them do, or because it checks nobody. The servers are those given, else the name
+        servers and the masters, if the user may know those; the ones that do not answer are left out. Nothing
+        is changed."""
         if servers is None:
             names = self._instance.name_servers
             found = {address: await self._refusal(address) for address in await names.known()}

@@ -14,6 +14,7 @@ from rmqkit.client import Client
 from rmqkit_console import app as application
 from rmqkit_console import pages
 from rmqkit_console.console import Console, Page
+from rmqkit_console.guard import MAX_BODY_BYTES
 from rmqkit_console.sessions import MAX_FAILURES
 from tests.plugins.console.asking import SECRET, TOKEN, console_of, http_of
 
@@ -131,7 +132,7 @@ async def test_forms_have_a_size() -> None:
     """One that is too large is refused before it has ended, and what is no form as well."""
     async with Client("127.0.0.1:1") as client, console_of(client, user="ann") as console:
         app = application.Application(console).asgi()
-        for body, status in ((b"x" * (application.MAX_FORM_BYTES + 1), 413), (b"\xff", 400)):
+        for body, status in ((b"x" * (MAX_BODY_BYTES + 1), 413), (b"\xff", 400)):
             answers: list[Message] = []
             parts = iter([{"type": "http.request", "body": body, "more_body": status == 413}])
 

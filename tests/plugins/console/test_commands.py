@@ -35,6 +35,8 @@ class TestConsoleVerb(CommandContract):
     good = (
         WHERE,
         [*WHERE, "--allow-writes", "--hide-bodies", "--host", "console.example"],
+        [*WHERE, "--log-level", "INFO,rmqkit_console=DEBUG", "--log-format", "json"],
+        [*WHERE, "--cluster-login", "--audit-topic", "Audit", "--audit-file", "/none"],
         [*WHERE, "--set", "accessKey=a", "--set", "secretKey=b", "--tls"],
     )
     bad = (
@@ -42,7 +44,9 @@ class TestConsoleVerb(CommandContract):
         ["--namesrv", "127.0.0.1:1", "--listen", "10.0.0.1:80"],
         ["--namesrv", "127.0.0.1:1", "--listen", "8080"],
         [*WHERE, "--user", "ann", "--password-file", "/none"],
+        [*WHERE, "--user", "ann", "--cluster-login"],
         [*WHERE, "--set", "accessKey"],
+        [*WHERE, "--log-level", "LOUD"],
         [*WHERE, "--no-such-option"],
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqkit.client import Client
+from rmqkit_console.guard import MAX_BODY_BYTES
 from tests.plugins.console.asking import SECRET, console_of, http_of
 
 NOWHERE = "127.0.0.1:1"
@@ -64,6 +65,15 @@ async def test_the_cookie() -> None:
         assert cookie.startswith("rmqkit_console_8080=")
         assert "; HttpOnly; SameSite=Strict" in cookie
         assert "set-cookie" not in (await http.get("/login")).headers
+
+
+@pytest.mark.parametrize("length", [str(MAX_BODY_BYTES + 1), "9" * 40, "-1", "x"])
+async def test_requests_have_a_size(length: str) -> None:
+    """What announces more is refused before it comes, on every path."""
+    async with Client(NOWHERE) as client, console_of(client) as console, http_of(console) as http:
+        for path in ("/login", "/", "/static/console.css"):
+            answer = await http.post(path, headers={"content-length": length})
+            assert answer.status_code == 413
 
 
 @pytest.mark.parametrize("cookie", ["", "x", "5b5d.00", "zz.zz", 'a="', "\xe4.\xe4"])
