@@ -168,6 +168,22 @@ def _print(view: MessageView) -> None:
                 for each in view.events
             ],
         )
+    if view.copies:
+        output.line()
+        output.table(
+            ("GROUP", "KEPT AS", "STORED", "DELIVERIES", "OFFSET MESSAGE ID", "WHY"),
+            [
+                (
+                    each.group,
+                    each.kept.value,
+                    shown.time_text(each.store_timestamp_ms),
+                    each.deliveries,
+                    each.offset_message_id,
+                    "-" if each.reason is None else f"{each.reason.cause}: {each.reason.error or '-'}",
+                )
+                for each in view.copies
+            ],
+        )
 
 
 MESSAGE = Verb("messages by id, key or time, with the groups that consumed them; recalls", _arguments, _run)

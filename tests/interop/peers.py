@@ -385,6 +385,14 @@ def rmqkit_proxy(home: Path, behind: Server) -> Iterator[Server]:
 
 
 @contextmanager
+def rmqkit_console(home: Path, behind: Server) -> Iterator[tuple[Program, str]]:
+    """`rmqkit console` before the brokers of a name server, and the address of its pages."""
+    words = ["console", "--namesrv", behind.namesrv, "--listen", f"{LOOPBACK}:0"]
+    with _rmqkit(home, words) as (program, where):
+        yield program, where["console"]
+
+
+@contextmanager
 def _rmqkit(home: Path, words: Sequence[str]) -> Iterator[tuple[Program, Mapping[str, str]]]:
     """A server of this interpreter's environment, and the values of its ready line.
 

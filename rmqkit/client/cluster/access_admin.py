@@ -188,9 +188,9 @@ class AccessAdmin:
             names = self._instance.name_servers
             found = {address: await self._refusal(address) for address in await names.known()}
             try:
-                masters = (await self._masters.addresses()).values()
+                masters = [*(await self._masters.addresses()).values()]
             except ClientError:
-                masters = ()
+                masters = []
             found |= {address: await self._refusal(address) for address in masters}
         else:
             found = {address: await self._refusal(address) for address in servers}

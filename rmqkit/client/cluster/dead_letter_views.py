@@ -10,6 +10,7 @@ from attrs import frozen
 from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin
 from rmqkit.client.cluster.message_views import message_dict
+from rmqkit.client.cluster.reasons import Reason, reason
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.model import properties as props
 from rmqkit.model.names import DLQ_PREFIX
@@ -31,29 +32,6 @@ class DeadLetters:
     messages: int
     not_resent: int
     last_ms: int
-
-
-@frozen(kw_only=True)
-class Reason:
-    """Why a message is a dead letter.
-
-    cause     "asked": its consumer wanted it; "attempts": they are used up; "unreadable": it cannot be
-              decoded; "lease ended": the last delivery was not acknowledged
-    attempts  number of its deliveries
-    error     the last error of its consumer; empty when that did not tell
-    """
-
-    cause: str
-    attempts: int
-    error: str
-
-
-def reason(message: ReceivedMessage) -> Reason | None:
-    """Why a message is a dead letter; None when it does not tell: clients of other projects do not."""
-    cause, attempts = message.properties.get(props.DLQ_CAUSE), message.properties.get(props.DLQ_ATTEMPTS, "")
-    if cause is None or not attempts.isdecimal():
-        return None
-    return Reason(cause=cause, attempts=int(attempts), error=message.properties.get(props.DLQ_ERROR, ""))
 
 
 async def dead_letters(admin: Admin, groups: GroupAdmin) -> list[DeadLetters]:
@@ -103,3 +81,16 @@ def dead_letter_dict(message: ReceivedMessage) -> dict[str, Any]:
     why = reason(message)
     said = {} if why is None else {"cause": why.cause, "attempts": why.attempts, "error": why.error}
     return origin | said | message_dict(message)
+
+
+__all__ = [
+    "RESEND_GROUP",
+    "DeadLetters",
+    "Reason",
+    "dead_letter_dict",
+    "dead_letters",
+    "first_waiting",
+    "origin_id",
+    "origin_topic",
+    "reason",
+]

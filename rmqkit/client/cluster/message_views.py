@@ -5,6 +5,7 @@ The functions raise as `Admin` and `GroupAdmin` do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
@@ -12,9 +13,10 @@ from attrs import evolve, frozen
 
 from rmqkit.client.cluster.admin import Admin
 from rmqkit.client.cluster.group_admin import GroupAdmin
+from rmqkit.client.cluster.reasons import Reason, reason
 from rmqkit.client.consumer.received import ReceivedMessage
 from rmqkit.errors import ClientError, DecodeError, NoRoute
-from rmqkit.model.names import TRACE_TOPIC
+from rmqkit.model.names import TRACE_TOPIC, dlq_topic, retry_topic
 from rmqkit.model.queue import MessageQueue
 from rmqkit.protocol import trace_records
 from rmqkit.protocol.message_id import parse_offset_message_id
@@ -41,13 +43,39 @@ class MessageConsumer:
     online: bool
 
 
+class Kept(Enum):
+    """Where a group has a message that it could not consume: to be delivered again, or as a dead letter."""
+
+    RETRY = "retry"
+    DEAD_LETTER = "dead letter"
+
+
+@frozen(kw_only=True)
+class Copy:
+    """The message as it was stored again for a group that could not consume it.
+
+    deliveries  before it was stored so
+    reason      of a dead letter, if it tells
+    """
+
+    group: str
+    kept: Kept
+    topic: str
+    offset_message_id: str
+    store_timestamp_ms: int
+    deliveries: int
+    reason: Reason | None
+
+
 @frozen
 class MessageView:
-    """A message, the groups of its topic, and the events of its trace by time."""
+    """A message, the groups of its topic, the events of its trace by time, and what groups that could not
+    consume it have of it, by time."""
 
     message: ReceivedMessage
     consumers: tuple[MessageConsumer, ...]
     events: tuple[TraceEvent, ...]
+    copies: tuple[Copy, ...] = ()
 
 
 def queue_text(queue: MessageQueue) -> str:
@@ -108,12 +136,27 @@ def view_dict(view: MessageView) -> dict[str, Any]:
             }
             for each in view.events
         ],
+        "copies": [
+            {
+                "group": each.group,
+                "kept": each.kept.value,
+                "topic": each.topic,
+                "offsetMessageId": each.offset_message_id,
+                "storeTimestamp": each.store_timestamp_ms,
+                "deliveries": each.deliveries,
+                "cause": each.reason.cause if each.reason else None,
+                "error": each.reason.error if each.reason else None,
+            }
+            for each in view.copies
+        ],
     }
 
 
 async def message_view(admin: Admin, groups: GroupAdmin, message: ReceivedMessage) -> MessageView:
     """What the cluster tells about a message."""
-    return MessageView(message, await _consumers(groups, message), await _traced(admin, message))
+    consumers = await _consumers(groups, message)
+    copies = await _copies(admin, message, [each.group for each in consumers])
+    return MessageView(message, consumers, await _traced(admin, message), copies)
 
 
 async def messages_by_id(admin: Admin, message_id: str, topic: str | None = None) -> list[ReceivedMessage]:
@@ -153,6 +196,35 @@ async def _consumers(groups: GroupAdmin, message: ReceivedMessage) -> tuple[Mess
             MessageConsumer(group=group, state=state, committed=committed, online=online is not None)
         )
     return tuple(found)
+
+
+async def _copies(admin: Admin, message: ReceivedMessage, groups: Sequence[str]) -> tuple[Copy, ...]:
+    """A message keeps its producer's id when it is sent back; the topics of a group that never sent one back
+    are not there."""
+    found: list[Copy] = []
+    places = [(group, kept, topic(group)) for group in groups for kept, topic in _COPIES]
+    for group, kept, topic in places:
+        try:
+            stored = await admin.query_by_message_id(topic, message.message_id) if message.message_id else []
+        except NoRoute:
+            continue
+        found += [
+            Copy(
+                group=group,
+                kept=kept,
+                topic=topic,
+                offset_message_id=each.offset_message_id,
+                store_timestamp_ms=each.store_timestamp_ms,
+                deliveries=each.reconsume_times,
+                reason=reason(each) if kept is Kept.DEAD_LETTER else None,
+            )
+            for each in stored
+            if each.offset_message_id != message.offset_message_id
+        ]
+    return tuple(sorted(found, key=lambda each: each.store_timestamp_ms))
+
+
+_COPIES = ((Kept.RETRY, retry_topic), (Kept.DEAD_LETTER, dlq_topic))
 
 
 async def _traced(admin: Admin, message: ReceivedMessage) -> tuple[TraceEvent, ...]:

@@ -86,8 +86,8 @@ async def test_a_broker_without_access_control(tmp_path: Path) -> None:
 
 
 async def test_who_is_refused(tmp_path: Path) -> None:
-    """Servers take the signature of a user that may do nothing, and refuse a wrong one, a stranger, and a user
-    that is disabled; servers that do not answer are left out."""
+    """Servers take the signature of a user that may do nothing, and refuse a wrong one, a stranger, and a
+    user that is disabled; servers that do not answer are left out."""
     async with checked_cluster(tmp_path) as cluster, client_of(cluster) as root:
         namesrv, broker = cluster.namesrv_text, str(cluster.broker.address)
         await root.access.set_user("alice", password="alice-secret")
