@@ -83,10 +83,10 @@ class Tab:
                 "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=_KEYS[key]
             )
 
-    async def picture(self, file: Path, *, height: int) -> None:
-        """Write what a window of 1200 x `height` shows."""
-        clip = {"x": 0, "y": 0, "width": 1200, "height": height, "scale": 1}
-        found = await self.call("Page.captureScreenshot", format="png", clip=clip)
+    async def picture(self, file: Path, *, width: int, height: int) -> None:
+        """Write the top of the page."""
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        found = await self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
         await trio.Path(file).write_bytes(base64.b64decode(found["data"]))
 
     async def _receive(self) -> None:
