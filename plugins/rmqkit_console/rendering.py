@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rmqkit.toolkit.times import span_text, time_text
@@ -26,7 +27,7 @@ def environment() -> Environment:
     )
     made.filters |= {"number": number_text, "rate": rate_text, "bytes": bytes_text}
     made.filters |= {"time": time_text, "span": span_text}
-    made.filters["value"] = value_text
+    made.filters |= {"value": value_text, "plain": plain_text}
     made.globals["url"] = url
     return made
 
@@ -47,6 +48,11 @@ def rate_text(value: float | None) -> str:
     if value is None or value == 0:
         return "-" if value is None else "0"
     return f"{value:.1f}" if value < 100 else number_text(round(value))
+
+
+def plain_text(value: Any) -> str:
+    """A value of JSON as text: texts as they are."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def value_text(value: float | None, unit: Unit) -> str:
@@ -72,4 +78,13 @@ def bytes_text(value: int | None) -> str:
     return f"{value} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
-__all__ = ["FOLDER", "bytes_text", "environment", "number_text", "rate_text", "url", "value_text"]
+__all__ = [
+    "FOLDER",
+    "bytes_text",
+    "environment",
+    "number_text",
+    "plain_text",
+    "rate_text",
+    "url",
+    "value_text",
+]

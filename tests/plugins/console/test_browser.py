@@ -75,7 +75,9 @@ async def look(tab: chromium.Tab, url: str, scheme: str, width: int) -> None:
     assert [each for each in tab.errors if "status of 40" not in each] == [], url
     assert await tab.value("document.querySelectorAll('h1').length") == 1, url
     assert await tab.value("document.title") != "run", url
-    assert await tab.value("document.documentElement.scrollWidth - window.innerWidth") <= 0, (url, width)
+    assert await tab.value("document.documentElement.scrollWidth") <= width, (url, width)
+    cut = "[...document.querySelectorAll('dd')].filter(each => each.innerText && !each.clientWidth).length"
+    assert await tab.value(cut) == 0, url
     assert await tab.value(_UNLABELLED) == 0, url
     back = await tab.value("getComputedStyle(document.body).backgroundColor")
     assert back == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 24, 31)")

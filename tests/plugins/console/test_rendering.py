@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from rmqkit_console.plot import Unit
-from rmqkit_console.rendering import bytes_text, environment, number_text, rate_text, url, value_text
+from rmqkit_console.rendering import (
+    bytes_text,
+    environment,
+    number_text,
+    plain_text,
+    rate_text,
+    url,
+    value_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +46,17 @@ def test_numbers() -> None:
 def test_values_of_plots(value: float | None, unit: Unit, text: str) -> None:
     """They have their unit."""
     assert value_text(value, unit) == text
+
+
+def test_values_of_settings() -> None:
+    """They are as JSON has them, but for texts."""
+    assert [plain_text(value) for value in (True, None, 3, {"a": 1}, "x")] == [
+        "true",
+        "null",
+        "3",
+        '{"a":1}',
+        "x",
+    ]
 
 
 def test_addresses() -> None:
