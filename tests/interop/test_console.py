@@ -116,7 +116,7 @@ def test_dead_letters(before: Before) -> None:
 def test_what_apache_lacks(before: Before) -> None:
     """What a broker of Apache does not tell is a dash, and the audit says that it has none."""
     (broker,) = before.values("/backlogs")["brokers"]
-    assert broker["heldPulls"] is None
+    assert (broker["heldPulls"], broker["transactionsOpen"], broker["delayed"]) == (None, None, 0)
     settings = {each["key"]: each for each in before.values("/settings")["settings"]}
     assert settings["brokerName"]["values"] == {"apache-broker": "apache-broker"}
     assert "Brokers of Apache write no audit." in before.page("/audit")

@@ -16,10 +16,11 @@ _FIGURES = {
     "timerCongestNum": "timersWaiting",
     "timerReadBehindMs": "timersLateMs",
     "timerOffsetBehind": "timersNotEntered",
+    "transactionsOpen": "transactionsOpen",
     "heldPulls": "heldPulls",
     "dispatchBehindBytes": "dispatchBehindBytes",
 }
-_TIMER_DISTANCE = "timerWaiting."
+_TIMER_DISTANCE, _DELAY_LEVEL = "timerWaiting.", "scheduleMessageOffset_"
 
 
 async def backlogs(console: Console, asked: Asked) -> dict[str, Any]:
@@ -52,11 +53,28 @@ def _figures(runtime: Mapping[str, str]) -> dict[str, Any]:
         for key, value in runtime.items()
         if key.startswith(_TIMER_DISTANCE) and value.isdigit()
     }
+    levels = {
+        int(level): waiting
+        for key, value in runtime.items()
+        if (level := key.removeprefix(_DELAY_LEVEL)) != key
+        and level.isdigit()
+        and (waiting := _between(value)) is not None
+    }
     figures = {
         member: int(runtime[key]) if runtime.get(key, "").isdigit() else None
         for key, member in _FIGURES.items()
     }
-    return figures | {"timersWithin": {f"{seconds} s": within[seconds] for seconds in sorted(within)}}
+    return figures | {
+        "delayed": sum(levels.values()),
+        "delayedByLevel": {str(level): levels[level] for level in sorted(levels) if levels[level]},
+        "timersWithin": {f"{seconds} s": within[seconds] for seconds in sorted(within)},
+    }
+
+
+def _between(text: str) -> int | None:
+    """The number of messages between the next offset of a delay level and its end."""
+    begin, _, end = text.partition(",")
+    return max(int(end) - int(begin), 0) if begin.isdigit() and end.isdigit() else None
 
 
 async def _stored(console: Console, topic: str) -> int | None:

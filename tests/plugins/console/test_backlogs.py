@@ -21,7 +21,10 @@ async def test_what_waits(tmp_path: Path) -> None:
         values = await ask.values("/backlogs")
         assert [each["broker"] for each in values["brokers"]] == ["broker-a"]
         assert values["stored"]["delayLevels"] == 1
+        assert (values["brokers"][0]["delayed"], values["brokers"][0]["delayedByLevel"]) == (1, {"18": 1})
+        assert values["brokers"][0]["transactionsOpen"] == 0
         html = await ask.page("/backlogs")
+        assert "<td>18: 1</td>" in html
         assert "Stored for delay levels</dt><dd>1</dd>" in html
 
 
