@@ -34,6 +34,12 @@ pytestmark = [
 PICTURES = "RMQKIT_CONSOLE_PICTURES"
 _SCRIPT = "<script>document.title = 'run'</script><img src=x onerror=\"document.title='run'\">"
 _BODY = b'{"order": 1007, "amount": 19.9, "currency": "EUR", "items": [{"sku": "coffee", "count": 2}]}'
+#: Those of the documentation, with their names in docs.
+DOCUMENTED = {
+    ("overview", "light", 1200): "console-overview.png",
+    ("message", "light", 1200): "console-message.png",
+    ("overview", "dark", 375): "console-phone.png",
+}
 #: Every page that needs no name.
 PLAIN = (
     "/",
@@ -88,7 +94,8 @@ async def picture(tab: chromium.Tab, name: str, scheme: str, width: int) -> None
     folder = os.environ.get(PICTURES)
     if folder:
         height = min(await tab.value("document.documentElement.scrollHeight"), 1_400)
-        await tab.picture(Path(folder) / f"{name}-{scheme}-{width}.png", width=width, height=height)
+        file = DOCUMENTED.get((name, scheme, width), f"{name}-{scheme}-{width}.png")
+        await tab.picture(Path(folder) / file, width=width, height=height)
 
 
 async def _fill(ask: Asking) -> dict[str, Any]:

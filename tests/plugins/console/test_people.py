@@ -11,7 +11,8 @@ import httpx
 import pytest
 from attrs import define
 
-from rmqkit.client import Client, NameServersUnreachable
+from rmqkit.client import Client, Message, NameServersUnreachable, copying
+from rmqkit.model.names import dlq_topic
 from rmqkit.testing.broker import Cluster, running_cluster
 from rmqkit_console import people as module
 from rmqkit_console.people import IDLE_MS, MAX_PEOPLE, NobodyChecks, People, WrongKeys
@@ -84,6 +85,45 @@ async def test_pages_are_those_of_the_user(tmp_path: Path) -> None:
         assert "rmqkit acl policy list alice" in refused
         assert (await ask.values("/messages", topic="Orders"))["messages"] == []
         assert DENIED in (await ask.values("/messages", 403, topic="Payments"))["error"]
+
+
+async def test_what_a_user_needs_for_every_page(tmp_path: Path) -> None:
+    """Get and List for the cluster, Get for topics and groups, Sub for what is read."""
+    audit = tmp_path / "audit.jsonl"
+    audit.write_text("")
+    async with asking(tmp_path / "data", cluster_login=True, audit_file=str(audit)) as ask:
+        dead = dlq_topic("billing")
+        async with client_of(ask.cluster) as root:
+            await root.admin.create_topic(dead, queues=1)
+            async with root.producer("shop") as producer, root.pull_consumer("billing") as consumer:
+                sent = await producer.send(Message("Orders", b"x", keys=["k"]))
+                await consumer.commit(sent.queue, 0)
+                await producer.send(Message(dead, b"x"))
+                await producer.send(Message("Payments", b"x"))
+            await root.access.set_user("viewer", password="viewer-secret")
+            for resource, actions in (
+                ("Cluster:*", ["Get", "List"]),
+                ("Topic:*", ["Get"]),
+                ("Group:*", ["Get"]),
+                ("Topic:Orders", ["Get", "Sub"]),
+                (f"Topic:{dead}", ["Get", "Sub"]),
+                (f"Group:{copying.READER_GROUP}", ["Get", "Sub"]),
+            ):
+                await root.access.set_policy("viewer", [resource], actions)
+        await log_in(ask, ("viewer", "viewer-secret"))
+        address = (await ask.values("/"))["brokers"][0]["address"]
+        for path in ("/topics", "/groups", "/dead-letters", "/resends", "/backlogs", "/settings", "/audit"):
+            assert (await ask.values(path)).get("faults", []) == [], path
+        await ask.page("/broker", address=address)
+        await ask.page("/topic", topic="Orders")
+        await ask.page("/group", group="billing")
+        await ask.page("/message", topic="Orders", id=sent.message_id)
+        await ask.page("/message", topic="Orders", id=sent.offset_message_id)
+        queries: list[dict[str, Any]] = [{}, {"key": "k"}, {"since": "1h"}, {"id": sent.message_id}]
+        for query in queries:
+            assert len((await ask.values("/messages", topic="Orders", **query))["messages"]) == 1
+        assert (await ask.values("/dead-letters", group="billing"))["messages"] == 1
+        assert DENIED in await ask.page("/messages", 403, topic="Payments")
 
 
 async def test_somebody_who_has_not_logged_in(tmp_path: Path) -> None:
