@@ -18,6 +18,7 @@ Its modules build on the interfaces of `rmqkit.plugin`:
     later             delivers messages at a later time
     log_records       raw bytes of the log, cut into records
     log_state         facts about a broker's log
+    options           options of the command line that verbs share
     output            printing for commands
     read_faults       damage that reads of a store meet
     request_kinds     kinds of requests, as Java has thread pools for them
