@@ -158,7 +158,17 @@ class Access:
     # --- who ------------------------------------------------------------------------------------------------
 
     def principal(self, request: Command, caller: Caller) -> str:
-        """The name of the user that sent a request. Raises RequestRefused when that is not proven."""
+        """The name of the user that sent a request. Raises RequestRefused when that is not proven, unless its
+        code is one of authenticationWhitelist: the user may be one of others, whom this server does not
+        know."""
+        try:
+            return self._proven(request, caller)
+        except RequestRefused:
+            if request.code in self._open_codes:
+                return ANONYMOUS
+            raise
+
+    def _proven(self, request: Command, caller: Caller) -> str:
         try:
             fields = request.fields()
         except HeaderError as error:
@@ -174,8 +184,6 @@ class Access:
         known = caller.attributes.get(CERTIFICATE_USER)
         if isinstance(known, str):
             return self._enabled(known).name
-        if request.code in self._open_codes:
-            return ANONYMOUS
         raise self.refusal("username cannot be null.")
 
     def _is_of_proxy(self, fields: Mapping[str, str], body: bytes) -> bool:

@@ -26,6 +26,8 @@ from rmqkit.toolkit.options import add_pairs
 #: Bytes per read of the input.
 _READ_BYTES = 65_536
 PRODUCER_GROUP = "rmqkit_cli_producer"
+#: Of a send of the client, where nothing else is said.
+_TIMEOUT_S = 3.0
 _MAX_IN_FLIGHT = 10_000
 
 
@@ -78,6 +80,11 @@ def _arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--in-flight", type=int, default=1, metavar="N", help=flight)
     options.add_rate(parser)
+    timeout = (
+        "time for each message, in which it is sent again to a broker that takes it; longer than an election"
+        f" where masters are elected (default {_TIMEOUT_S:g})"
+    )
+    parser.add_argument("--timeout", type=options.positive, default=_TIMEOUT_S, metavar="S", help=timeout)
     parser.add_argument("--tag", help="tag that consumers can filter by")
     parser.add_argument("--key", action="append", default=[], help="key for message queries; repeatable")
     add_pairs(parser, "--property", "repeatable")
@@ -102,14 +109,21 @@ def _run(arguments: Namespace) -> int:
 async def _send_all(arguments: Namespace) -> int:
     """Send the messages. When cancelled, every printed message was sent, and possibly others that were in
     flight."""
+    timeout_ms = int(arguments.timeout * 1000)
     if arguments.body is not None:
-        async with options.client_of(arguments) as client, client.producer(arguments.group) as producer:
+        async with (
+            options.client_of(arguments) as client,
+            client.producer(arguments.group, timeout_ms=timeout_ms) as producer,
+        ):
             message = _text_message(arguments, os.fsencode(arguments.body))
             _show_sent(await producer.send(message), arguments.json)
         return 0
     source = _Input(arguments.file)
     try:
-        async with options.client_of(arguments) as client, client.producer(arguments.group) as producer:
+        async with (
+            options.client_of(arguments) as client,
+            client.producer(arguments.group, timeout_ms=timeout_ms) as producer,
+        ):
             return await _Lines(arguments, source).send(producer)
     finally:
         source.close()

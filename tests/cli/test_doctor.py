@@ -75,6 +75,22 @@ def test_brokers_that_are_missing(start: Start, rmqkit: Run) -> None:
     assert "127.0.0.2:" in found["text"]
 
 
+def test_a_master_without_its_replica(start: Start, rmqkit: Run) -> None:
+    """A master that waits for a second copy, which nobody has. With --wait the exit code is 0 once the
+    slave has joined, and 1 when the time is over."""
+    namesrv = start("namesrv", "--listen", "127.0.0.1:0")
+    verbs = Verbs(rmqkit, namesrv)
+    words = ("--namesrv", namesrv.where["namesrv"], "--broker", f"127.0.0.1:{free_port(-2, 1)}")
+    start("broker", *words, "--data", "master", "--set", "brokerRole=SYNC_MASTER")
+    for waiting in ((), ("--wait", "0.01")):
+        (found,) = findings(verbs, *waiting).values()
+        assert (found["check"], found["subject"]) == ("missing-replica", "broker-a")
+        assert found["text"] == "1 of 2 copies are in sync, its own included"
+    words = ("--namesrv", namesrv.where["namesrv"], "--broker", f"127.0.0.1:{free_port(-2, 1)}")
+    start("broker", *words, "--data", "slave", "--set", "brokerRole=SLAVE", "--set", "brokerId=1")
+    assert findings(verbs, "--wait", "120", code=0) == {}
+
+
 def test_topics_and_brokers(start: Start, rmqkit: Run) -> None:
     """A topic without a route where topics are not created by themselves, a topic that cannot be written, a
     broker that is read-only."""

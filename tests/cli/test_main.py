@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -53,3 +54,20 @@ def test_a_misspelt_verb_has_the_nearest_in_its_error(
     with pytest.raises(SystemExit):
         main(["qqqqqq"])
     assert "choose from 'serve', 'namesrv'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["rmqkit", "rmqkit.cli"])
+def test_the_package_runs_as_a_module(module: str) -> None:
+    """`python -m` with it does what the program does, with its exit code, and calls itself `rmqkit`."""
+    for words in (["--version"], ["nothing-such"]):
+        ended, expected = (
+            subprocess.run(
+                [*program, *words], capture_output=True, env=clean_environment(), timeout=60, check=False
+            )
+            for program in ([sys.executable, "-m", module], [PROGRAM])
+        )
+        assert (ended.returncode, ended.stdout, ended.stderr) == (
+            expected.returncode,
+            expected.stdout,
+            expected.stderr,
+        )

@@ -15,7 +15,9 @@ from tests import programs
 from tests.deploy.kit import DEPLOY, accepted
 
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-ROLES = ("broker", "namesrv", "proxy")
+ROLES = ("broker", "broker@", "namesrv", "proxy")
+#: The file of settings of each role.
+SETTINGS = {"broker": "broker", "broker@": "group", "namesrv": "namesrv", "proxy": "proxy"}
 #: Of systemd-analyze security; below 2 is the best of its grades.
 MAX_EXPOSURE = 1.5
 
@@ -42,7 +44,7 @@ def _analyze(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_each_role_has_a_unit() -> None:
-    """A broker, a name server and a proxy."""
+    """A broker, a member of a replica group, a name server and a proxy."""
     assert [unit.stem for unit in UNITS] == [f"rmqkit-{role}" for role in ROLES]
 
 
@@ -72,11 +74,11 @@ def test_commands_and_settings_are_accepted(unit: Path) -> None:
     keys = _read(unit)
     role = unit.stem.removeprefix("rmqkit-")
     for command in (*keys["ExecStartPre"], *keys["ExecStart"]):
-        program, *words = shlex.split(command)
+        program, *words = shlex.split(command.replace("%i", "127.0.0.2"))
         assert program == "/opt/rmqkit/bin/rmqkit"
         accepted(words)
-        assert f"/etc/rmqkit/{role}.toml" in words
-    assert config_check.check(DEPLOY / "systemd" / f"{role}.toml") == []
+        assert f"/etc/rmqkit/{SETTINGS[role]}.toml" in words
+    assert config_check.check(DEPLOY / "systemd" / f"{SETTINGS[role]}.toml") == []
 
 
 @each_unit
@@ -89,6 +91,24 @@ def test_a_stop_is_graceful_and_wrong_settings_end_it(unit: Path) -> None:
     assert int(keys["TimeoutStopSec"][0]) >= 20
     assert keys["RestartPreventExitStatus"] == ["2"]
     assert keys["Type"] == ["notify"]
+
+
+def test_units_of_brokers_differ_in_what_a_member_needs() -> None:
+    """A member of a replica group has its address from the name of its unit, and does not start without the
+    secrets; all else is that of a single broker."""
+    single, member = (
+        (DEPLOY / "systemd" / f"rmqkit-{role}.service").read_text().splitlines()
+        for role in ("broker", "broker@")
+    )
+    ours = [line for line in member if line not in single]
+    assert {line.partition("=")[0] for line in ours if not line.startswith("#")} == {
+        "Description",
+        "After",
+        "ExecStartPre",
+        "ExecStart",
+        "EnvironmentFile",
+    }
+    assert "EnvironmentFile=/etc/rmqkit/cluster.env" in ours
 
 
 def test_the_user_is_made() -> None:

@@ -21,6 +21,8 @@ MAX_SKEW_MS = 5_000
 #: Above the first ratio brokers delete old messages early, above the second one they refuse messages (Java:
 #: diskMaxUsedSpaceRatio, diskSpaceWarningLevelRatio).
 _FULL_RATIO, _REFUSING_RATIO = 0.75, 0.9
+#: The copies of a master with the role SYNC_MASTER whose settings do not say how many (inSyncReplicas).
+SYNC_MASTER_COPIES = 2
 #: Java groups the digits of numbers, and its numbers are negative after the clock was set back.
 _RUN_TIME = re.compile(r"(-?[\d,]+) days, (-?\d+) hours, (-?\d+) minutes, (-?\d+) seconds")
 _LOCAL_HOSTS = ("127.", "localhost", "[::1]", "0.0.0.0")
@@ -133,6 +135,32 @@ def of_settings(name: str, settings: Mapping[str, str]) -> Iterator[Finding]:
             name,
             f"brokerPermission is {permission}: clients send it nothing",
             "set brokerPermission to 6 when the broker may be written again",
+        )
+
+
+def copies_wanted(settings: Mapping[str, str]) -> int:
+    """How many copies of a message a master's settings speak of, its own included: all that there are, if
+    they say so, else those that an answer waits for."""
+    said = {
+        key: int(settings[key])
+        for key in ("totalReplicas", "inSyncReplicas", "minInSyncReplicas")
+        if settings.get(key, "").isdecimal()
+    }
+    if settings.get("brokerRole") == "SYNC_MASTER":
+        said.setdefault("inSyncReplicas", SYNC_MASTER_COPIES)
+    else:
+        said.pop("inSyncReplicas", None)
+    return max(said.values(), default=1)
+
+
+def missing_replicas(name: str, wanted: int, in_sync: int) -> Iterator[Finding]:
+    """A master of which fewer copies are in sync than its settings speak of."""
+    if in_sync < wanted:
+        yield Finding(
+            "missing-replica",
+            name,
+            f"{in_sync} of {wanted} copies are in sync, its own included",
+            "start the broker that is missing; rmqkit broker ha shows how far each is behind",
         )
 
 

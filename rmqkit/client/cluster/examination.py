@@ -116,8 +116,23 @@ class Examination:
                 self._found += diagnosis.of_runtime(subject, table, asked_ms, answered_ms)
                 self._found += diagnosis.of_settings(subject, settings)
                 self._settings[subject] = settings
+                if number == 0:
+                    self._found += await self._missing_replicas(subject, address, settings)
         self._found += diagnosis.of_versions(versions)
         return complete
+
+    async def _missing_replicas(
+        self, name: str, address: str, settings: Mapping[str, str]
+    ) -> Sequence[Finding]:
+        wanted = diagnosis.copies_wanted(settings)
+        if wanted == 1:
+            return []
+        try:
+            status = await self._admin.replication(address)
+        except RmqError as error:
+            advice = "look at its log: it does not tell which brokers have its messages"
+            return [Finding("missing-replica", name, str(error), advice)]
+        return list(diagnosis.missing_replicas(name, wanted, status.in_sync_slave_nums + 1))
 
     async def _examine_topic(self, topic: str) -> None:
         route = await self._admin.route(topic)

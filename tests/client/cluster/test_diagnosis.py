@@ -50,6 +50,26 @@ def test_a_full_disk(ratio: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, 1),
+        ({"brokerRole": "ASYNC_MASTER", "inSyncReplicas": "1"}, 1),
+        ({"brokerRole": "SYNC_MASTER"}, 2),
+        ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "1", "totalReplicas": "1"}, 1),
+        ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "3"}, 3),
+        ({"brokerRole": "SYNC_MASTER", "minInSyncReplicas": "2", "totalReplicas": "3"}, 3),
+        ({"brokerRole": "ASYNC_MASTER", "totalReplicas": "2"}, 2),
+    ],
+)
+def test_missing_replicas(settings: dict[str, str], wanted: int) -> None:
+    """As many copies are expected as there are by the settings, else as an answer waits for."""
+    assert diagnosis.copies_wanted(settings) == wanted
+    assert list(diagnosis.missing_replicas("broker-a", wanted, wanted)) == []
+    (found,) = diagnosis.missing_replicas("broker-a", wanted, wanted - 1)
+    assert found.text == f"{wanted - 1} of {wanted} copies are in sync, its own included"
+
+
+@pytest.mark.parametrize(
     ("now_ms", "words"), [(1_063_000, ""), (1_000_000, "64 s ahead of"), (1_128_000, "behind")]
 )
 def test_clock_skew(now_ms: int, words: str) -> None:

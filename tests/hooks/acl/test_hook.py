@@ -176,6 +176,21 @@ def test_codes_that_need_no_proof(tmp_path: Path) -> None:
     assert outcome(free, send()) == "username cannot be null."
 
 
+def test_codes_that_need_no_proof_take_any_keys(tmp_path: Path) -> None:
+    """A name server does not know the users of the brokers, whose clients sign all that they send: a request
+    of the white list is admitted whoever has signed it. Where users are known, their policies still count."""
+    route = Command(Code.GET_ROUTEINFO_BY_TOPIC, ext={"topic": "T"})
+    hook = AccessHook(
+        access_of(tmp_path, [ALICE], authenticationWhitelist="105", authorizationWhitelist="105")
+    )
+    for name, password in (("nobody", "any-secret"), ("alice", "another-secret"), ("alice", "alice-secret")):
+        assert outcome(hook, signed(route, name, password)) == ""
+        others = outcome(hook, signed(send(), name, password))
+        assert others != ""
+    known = AccessHook(access_of(tmp_path, [ALICE], authenticationWhitelist="310"))
+    assert "User:alice has no permission" in outcome(known, signed(send("Other"), "alice", "alice-secret"))
+
+
 def test_authentication_alone(tmp_path: Path) -> None:
     """Without authorization every user may do everything, and nobody else anything."""
     hook = AccessHook(access_of(tmp_path, [ALICE], authorizationEnabled="false"))
