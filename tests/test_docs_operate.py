@@ -145,6 +145,13 @@ def _venv(machine: Machine, words: Sequence[str]) -> None:
         assert f"ExecStart={target}/bin/rmqkit " in text
 
 
+def _link(machine: Machine, words: Sequence[str]) -> None:
+    option, program, name = words
+    assert (option, Path(program).name) == ("-s", Path(name).name)
+    for unit in UNITS:
+        assert f"ExecStart={program} " in (ROOT / "deploy" / "systemd" / f"{unit}.service").read_text()
+
+
 def _pip(machine: Machine, words: Sequence[str]) -> None:
     verb, wanted = words
     assert verb == "install"
@@ -200,6 +207,7 @@ _COMMANDS: dict[str, Callable[[Machine, Sequence[str]], None]] = {
     "systemd-sysusers": _sysusers,
     "journalctl": _journalctl,
     "python3": _venv,
+    "ln": _link,
     "/opt/rmqkit/bin/pip": _pip,
     "docker": _docker,
     "kubectl": _kubectl,
