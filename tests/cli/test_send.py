@@ -106,6 +106,17 @@ def test_a_run_is_continued_by_its_line(verbs: Verbs) -> None:
     assert "missing.jsonl" in verbs.text("send", "Orders", "--file", "missing.jsonl", code=2)
 
 
+def test_the_time_of_a_message_is_limited(verbs: Verbs, server: Ready) -> None:
+    """--timeout is the time in which one is sent again and again to a broker that refuses it: far below the
+    default nothing is sent any more, and no time at all is refused."""
+    assert verbs.text("send", "Orders", "soon", "--timeout", "60").startswith("SEND_OK")
+    ended = verbs.ended("send", "Orders", "never", "--timeout", "0", code=2)
+    assert "'0' is not a number above 0" in ended.stderr
+    late = verbs.ended("send", "Orders", "never", "--timeout", "0.000001", code=1)
+    assert "never" not in verbs.text("consume", "Orders")
+    assert late.stderr
+
+
 def test_lines_are_sent_at_once_and_reported_in_order(verbs: Verbs) -> None:
     """`--in-flight` sends several lines at once. They are printed in the order of the input, and messages
     with the same ordering key keep their order."""
