@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from rmqkit.plugin.access import PRINCIPAL, READ_CHECK
-from rmqkit.plugin.hooks import Refusals, RpcHook
+from rmqkit.plugin.hooks import Refusals
 from rmqkit.plugin.request import REPLICATION, Caller, Peer, StreamCaller
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.signature import ACCESS_KEY, AUTHORIZATION
 from rmqkit_hook_acl.access import CERTIFICATE_USER, Access, host_of

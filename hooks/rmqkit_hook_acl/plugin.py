@@ -6,8 +6,8 @@ from __future__ import annotations
 from rmqkit import hookimpl
 from rmqkit.config import Config, SettingsType
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.hooks import CallHook, RpcHook
 from rmqkit.plugin.hookspecs import Register, RegisterProcessor
+from rmqkit.plugin.request_hooks import CallHook, RpcHook
 from rmqkit.plugin.service import Service
 from rmqkit.toolkit.signing import SignCalls
 from rmqkit_hook_acl.access import Access

@@ -11,8 +11,9 @@ from rmqkit.errors import HeaderError
 from rmqkit.model.message import PutMessage
 from rmqkit.model.properties import UNIQ_KEY
 from rmqkit.plugin.access import PRINCIPAL
-from rmqkit.plugin.hooks import ConsumeContext, ConsumeMessageHook, EachRequestHook, SendMessageHook, SendRun
+from rmqkit.plugin.hooks import ConsumeContext, ConsumeMessageHook, SendMessageHook, SendRun
 from rmqkit.plugin.request import Caller, Peer
+from rmqkit.plugin.request_hooks import EachRequestHook
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command

@@ -10,15 +10,9 @@ from rmqkit.model import names
 from rmqkit.model.message_type import MessageType, message_type
 from rmqkit.model.run import looks
 from rmqkit.model.sysflag import PULL_SUSPEND
-from rmqkit.plugin.hooks import (
-    STORED_CODES,
-    ConsumeContext,
-    ConsumeMessageHook,
-    RpcHook,
-    SendMessageHook,
-    SendRun,
-)
+from rmqkit.plugin.hooks import STORED_CODES, ConsumeContext, ConsumeMessageHook, SendMessageHook, SendRun
 from rmqkit.plugin.request import Answers, Peer
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command

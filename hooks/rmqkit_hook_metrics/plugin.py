@@ -5,8 +5,9 @@ from __future__ import annotations
 from rmqkit import hookimpl
 from rmqkit.config import Config, SettingsType
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.hooks import ConsumeMessageHook, RpcHook, SendMessageHook
+from rmqkit.plugin.hooks import ConsumeMessageHook, SendMessageHook
 from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.plugin.service import Service
 from rmqkit_hook_metrics.hooks import ConsumeMetrics, RpcMetrics, SendMetrics
 from rmqkit_hook_metrics.service import MetricsService

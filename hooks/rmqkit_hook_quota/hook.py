@@ -12,9 +12,10 @@ from rmqkit.log_limit import limited_logger
 from rmqkit.model import names
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.plugin.access import PRINCIPAL, READ_CHECK
-from rmqkit.plugin.hooks import Refusals, RpcHook
+from rmqkit.plugin.hooks import Refusals
 from rmqkit.plugin.request import BROKER, Peer
 from rmqkit.plugin.request_broker import NeedsBroker, RequestBroker
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol import batch
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command

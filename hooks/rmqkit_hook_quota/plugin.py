@@ -5,8 +5,8 @@ from __future__ import annotations
 from rmqkit import hookimpl
 from rmqkit.config import Config
 from rmqkit.model.attributes import Attribute
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit_hook_quota.hook import QuotaHook
 from rmqkit_hook_quota.settings import BYTES, MESSAGES, QuotaSettings
 

@@ -9,9 +9,10 @@ from rmqkit.errors import DecodeError, HeaderError, RequestRefused
 from rmqkit.model import properties as props
 from rmqkit.model.message_type import TopicMessageType, declared_type, type_for_topics
 from rmqkit.model.names import DLQ_PREFIX, RETRY_PREFIX
-from rmqkit.plugin.hooks import EachRequestHook, Refusals, SendMessageHook, SendRun
+from rmqkit.plugin.hooks import Refusals, SendMessageHook, SendRun
 from rmqkit.plugin.request import BROKER, Peer
 from rmqkit.plugin.request_broker import NeedsBroker, RequestBroker
+from rmqkit.plugin.request_hooks import EachRequestHook
 from rmqkit.protocol import batch
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command

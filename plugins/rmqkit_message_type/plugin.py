@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rmqkit import hookimpl
 from rmqkit.config import Config, SettingsType
-from rmqkit.plugin.hooks import RpcHook, SendMessageHook
+from rmqkit.plugin.hooks import SendMessageHook
 from rmqkit.plugin.hookspecs import Register
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit_message_type.checks import CheckRecalls, CheckSends
 from rmqkit_message_type.settings import MessageTypeSettings
 

@@ -16,9 +16,10 @@ from rmqkit.log_limit import limited_logger
 from rmqkit.model.names import PRESET_GROUPS, is_system_group
 from rmqkit.model.subscription import CONSUME_PASSIVELY
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.hooks import ConsumeContext, ConsumeMessageHook, EachRequestHook
+from rmqkit.plugin.hooks import ConsumeContext, ConsumeMessageHook
 from rmqkit.plugin.request import BROKER, Peer
 from rmqkit.plugin.request_broker import NeedsBroker, RequestBroker
+from rmqkit.plugin.request_hooks import EachRequestHook
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.store import NotInMemory
 from rmqkit.protocol.codes import RequestCode, ResponseCode

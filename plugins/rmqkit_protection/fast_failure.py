@@ -13,9 +13,10 @@ from math import inf
 
 from rmqkit.errors import RequestRefused
 from rmqkit.log_limit import limited_logger
-from rmqkit.plugin.hooks import Refusals, RpcHook
+from rmqkit.plugin.hooks import Refusals
 from rmqkit.plugin.request import BROKER, Peer
 from rmqkit.plugin.request_broker import NeedsBroker, RequestBroker
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.toolkit import request_kinds

@@ -7,8 +7,9 @@ from __future__ import annotations
 from rmqkit import hookimpl
 from rmqkit.config import Config, SettingsType
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.hooks import ConsumeMessageHook, RpcHook
+from rmqkit.plugin.hooks import ConsumeMessageHook
 from rmqkit.plugin.hookspecs import Register, RegisterProcessor
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.plugin.service import Service
 from rmqkit_protection.cold_reads import ColdCounts, ColdPulls, ColdReads
 from rmqkit_protection.cold_requests import CODES, ColdReadRequests

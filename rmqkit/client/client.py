@@ -43,7 +43,7 @@ from rmqkit.config import load as load_config
 from rmqkit.errors import ClientError
 from rmqkit.plugin.address import Connect
 from rmqkit.plugin.allocation import AllocationStrategy
-from rmqkit.plugin.hooks import CallHook
+from rmqkit.plugin.request_hooks import CallHook
 from rmqkit.remoting.background import BackgroundTask, only_error
 from rmqkit.remoting.dial import Dialer
 from rmqkit.toolkit.signing import SignCalls

@@ -33,7 +33,7 @@ from rmqkit.model.message_type import MessageType, message_type
 from rmqkit.model.names import namespace_of
 from rmqkit.model.queue import MessageQueue
 from rmqkit.plugin.hook_runner import Hooks
-from rmqkit.plugin.hooks import CallHook
+from rmqkit.plugin.request_hooks import CallHook
 from rmqkit.protocol.headers import EndTransactionRequestHeader
 
 log = logging.getLogger(__name__)

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from rmqkit.plugin.dispatcher import LogFollower
     from rmqkit.plugin.filter import FilterIndexFactory, FilterServer
     from rmqkit.plugin.flush import FlushPolicyFactory
-    from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+    from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, SendMessageHook
     from rmqkit.plugin.protocols import WireProtocol
     from rmqkit.plugin.queue_code import QueueCode
     from rmqkit.plugin.request import RequestProcessor
     from rmqkit.plugin.request_broker import RequestBroker
+    from rmqkit.plugin.request_hooks import CallHook, RpcHook
     from rmqkit.plugin.server import Server
     from rmqkit.plugin.service import Service
     from rmqkit.plugin.store import StoreFactory

@@ -25,9 +25,10 @@ from rmqkit.errors import ConfigError, Fault, PluginError, did_you_mean
 from rmqkit.model.attributes import Attribute
 from rmqkit.plugin import hookspecs
 from rmqkit.plugin.hook_runner import HookEntry, Hooks
-from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, SendMessageHook
 from rmqkit.plugin.protocols import WireProtocol, check_prefixes, check_together
 from rmqkit.plugin.queue_code import QueueCode
+from rmqkit.plugin.request_hooks import CallHook, RpcHook
 
 if TYPE_CHECKING:
     # Of what only servers have: it needs trio, which clients under asyncio do not import.

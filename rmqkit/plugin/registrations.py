@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from rmqkit.plugin.dispatcher import LogFollower
     from rmqkit.plugin.filter import FilterServer
     from rmqkit.plugin.hook_runner import Hooks
-    from rmqkit.plugin.hooks import CallHook, ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+    from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, SendMessageHook
     from rmqkit.plugin.protocols import WireProtocol
+    from rmqkit.plugin.request_hooks import CallHook, RpcHook
     from rmqkit.plugin.transport import Address, Transport
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rmqkit.plugin.hook_runner import HookEntry, Hooks
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.request import Caller
+from rmqkit.plugin.request_hooks import RpcHook
 
 Entries = tuple[HookEntry[RpcHook], ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rmqkit.plugin.hooks import RpcHook
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.admission import Entries
 

@@ -18,7 +18,7 @@ from anyio.abc import ByteStream, TaskGroup
 from rmqkit.errors import ClientError, ConfigError, ConnectFailed, RequestTimeout, RmqError
 from rmqkit.plugin.address import Address, Connect, LanedStream
 from rmqkit.plugin.hook_runner import Hooks
-from rmqkit.plugin.hooks import CallHook
+from rmqkit.plugin.request_hooks import CallHook
 from rmqkit.protocol.codes import CLIENT_VERSION, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.backend import async_backend

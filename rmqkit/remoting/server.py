@@ -12,9 +12,9 @@ from rmqkit.errors import ProtocolError, RequestRefused, first_error
 from rmqkit.limits import IDLE_TIMEOUT_MS, MAX_CONNECTIONS
 from rmqkit.log_limit import limited_logger
 from rmqkit.plugin.hook_runner import Hooks
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.listen import start_work
 from rmqkit.plugin.request import BROKER, Peer
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.plugin.transport import ServerStream
 from rmqkit.remoting.admission import Admission, guarding
 from rmqkit.remoting.hooks_by_code import HooksByCode

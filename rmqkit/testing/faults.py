@@ -17,9 +17,10 @@ from attrs import define, field
 
 from rmqkit.errors import HeaderError, RequestDelayed, RequestRefused
 from rmqkit.model.queue import MessageQueue
-from rmqkit.plugin.hooks import STORED_CODES, Refusals, RpcHook
+from rmqkit.plugin.hooks import STORED_CODES, Refusals
 from rmqkit.plugin.hookspecs import Register, hookimpl
 from rmqkit.plugin.request import Answers, Peer
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.codes import FLAG_ONEWAY, RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import RegisterBrokerRequestHeader, SendMessageRequestHeaderV2

@@ -32,10 +32,11 @@ from rmqkit.model import properties as props
 from rmqkit.model.message import PutMessage
 from rmqkit.model.run import MessageRun
 from rmqkit.plugin.hook_runner import Hooks
-from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, SendMessageHook
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.later import Due, LaterDelivery, Level, Time
 from rmqkit.plugin.request import Answers, Reply, whole
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol import batch, record
 from rmqkit.protocol.batch import BatchItem
 from rmqkit.protocol.codes import RequestCode, ResponseCode

@@ -30,9 +30,10 @@ from attrs import Factory, define
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.plugin import loader
-from rmqkit.plugin.hooks import Refusals, RpcHook
+from rmqkit.plugin.hooks import Refusals
 from rmqkit.plugin.protocols import WireProtocol, check_prefixes
 from rmqkit.plugin.request import BROKER, REMOTING, Answers, Caller, EachRequest, Outcome, Peer
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.plugin.transport import Address, Transport
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer

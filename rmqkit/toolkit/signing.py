@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import field, frozen
 
 from rmqkit.errors import ConfigError
-from rmqkit.plugin.hooks import CallHook
+from rmqkit.plugin.request_hooks import CallHook
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.signature import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, Secret, content_of
 

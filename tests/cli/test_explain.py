@@ -10,8 +10,8 @@ import pytest
 from rmqkit import hookimpl
 from rmqkit.cli.explain import OFF, READY, USED, Use, explain
 from rmqkit.config import load
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.loader import load as load_plugins
+from rmqkit.plugin.request_hooks import RpcHook
 from tests.cli.conftest import Run
 from tests.line_protocol import LinePlugin
 

@@ -10,7 +10,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from rmqkit.client.hooks import ClientHook
 from rmqkit.config import Config
 from rmqkit.model.topic import TopicConfig
-from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, RpcHook, SendMessageHook
+from rmqkit.plugin.hooks import ConsumeMessageHook, PutMessageHook, SendMessageHook
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.testing.client_hooks import ClientHookContract
 from rmqkit.testing.hooks import (
     ConsumeMessageHookContract,

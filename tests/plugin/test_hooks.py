@@ -9,16 +9,9 @@ import pytest
 from rmqkit.errors import RequestRefused
 from rmqkit.model.message import PutMessage
 from rmqkit.model.run import MessageRun
-from rmqkit.plugin.hooks import (
-    EachPutHook,
-    EachRequestHook,
-    EachSendHook,
-    RpcHook,
-    SendContext,
-    SendingBroker,
-    SendRun,
-)
+from rmqkit.plugin.hooks import EachPutHook, EachSendHook, SendContext, SendingBroker, SendRun
 from rmqkit.plugin.request import Answers, Peer
+from rmqkit.plugin.request_hooks import EachRequestHook, RpcHook
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, request

@@ -12,8 +12,9 @@ import trio
 import trio.testing
 
 from rmqkit.errors import RequestRefused
-from rmqkit.plugin.hooks import Refusals, RpcHook
+from rmqkit.plugin.hooks import Refusals
 from rmqkit.plugin.request import Answer, Answers, Outcome, Peer, Ticket
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.protocol.command import Command, answer, request
 from tests.remoting.wire import PATIENCE_S, Served

@@ -8,8 +8,8 @@ import pytest
 
 from rmqkit.errors import RequestRefused
 from rmqkit.plugin.hook_runner import Hooks
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.request import BROKER, FILTER_SERVER, Caller
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit.remoting.admission import Admission, guarding
 from rmqkit.testing.peer import FakePeer

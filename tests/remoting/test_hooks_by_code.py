@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmqkit.plugin.hook_runner import Hooks
-from rmqkit.plugin.hooks import EachRequestHook, Refusals, RpcHook
+from rmqkit.plugin.hooks import Refusals
 from rmqkit.plugin.request import BROKER, NAME_SERVER, Answers, Peer
+from rmqkit.plugin.request_hooks import EachRequestHook, RpcHook
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.admission import guarding
 from rmqkit.remoting.hooks_by_code import HooksByCode

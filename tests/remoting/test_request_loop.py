@@ -14,8 +14,9 @@ import trio.testing
 
 from rmqkit.errors import HeaderError, RequestDelayed, RequestRefused
 from rmqkit.limits import MAX_REQUESTS_PER_TURN
-from rmqkit.plugin.hooks import EachRequestHook, Refusals, RpcHook
+from rmqkit.plugin.hooks import Refusals
 from rmqkit.plugin.request import Answer, EachRequest, Outcome, Peer, Reply, RequestProcessor
+from rmqkit.plugin.request_hooks import EachRequestHook, RpcHook
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rmqkit.protocol.command import Command, answer

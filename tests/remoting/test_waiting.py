@@ -9,8 +9,9 @@ import trio.testing
 
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_IN_FLIGHT_PER_CONNECTION, MAX_REQUESTS_PER_TURN
-from rmqkit.plugin.hooks import Refusals, RpcHook
+from rmqkit.plugin.hooks import Refusals
 from rmqkit.plugin.request import Outcome, Peer, Waiting
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.codes import FLAG_RESPONSE, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.remoting.waiting import MayWait, WaitingRequests

@@ -12,8 +12,8 @@ import trio
 from attrs import define, field
 
 from rmqkit.config import Config
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.request import EachRequest, Outcome, Peer, RequestProcessor
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol import frame
 from rmqkit.protocol.command import Command

@@ -29,11 +29,11 @@ from rmqkit.plugin.hooks import (
     EachPutHook,
     EachSendHook,
     PutMessageHook,
-    RpcHook,
     SendContext,
 )
 from rmqkit.plugin.later import Due, LaterDelivery
 from rmqkit.plugin.request import Answers, Peer
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.command import Command
 from rmqkit.testing import client_hooks
 from rmqkit.testing.client_hooks import ClientHookContract

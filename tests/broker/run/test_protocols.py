@@ -16,9 +16,10 @@ from rmqkit import hookimpl
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.hooks import EachRequestHook, EachSendHook, RpcHook, SendContext, SendMessageHook
+from rmqkit.plugin.hooks import EachSendHook, SendContext, SendMessageHook
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.request import Peer
+from rmqkit.plugin.request_hooks import EachRequestHook, RpcHook
 from rmqkit.plugin.service import Service
 from rmqkit.plugin.transport import Address
 from rmqkit.protocol.codes import ResponseCode

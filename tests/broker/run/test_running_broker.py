@@ -21,9 +21,9 @@ from rmqkit.config import Config
 from rmqkit.errors import ConfigError, ConnectFailed, ConnectionLost
 from rmqkit.model.subscription import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from rmqkit.plugin.broker import Broker
-from rmqkit.plugin.hooks import CallHook, EachRequestHook, RpcHook
 from rmqkit.plugin.hookspecs import Register, RegisterProcessor
 from rmqkit.plugin.request import NAME_SERVER, Answer, Outcome, Peer
+from rmqkit.plugin.request_hooks import CallHook, EachRequestHook, RpcHook
 from rmqkit.plugin.service import Service
 from rmqkit.protocol import loose_json, record
 from rmqkit.protocol.codes import RequestCode, ResponseCode

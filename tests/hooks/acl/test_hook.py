@@ -11,8 +11,8 @@ import trio.testing
 
 from rmqkit.errors import RequestRefused
 from rmqkit.plugin.access import PRINCIPAL, READ_CHECK
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.request import REPLICATION, StreamCaller
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request
 from rmqkit.protocol.frame import FrameDecoder, encode

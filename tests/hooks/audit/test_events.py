@@ -15,9 +15,10 @@ from rmqkit.model.message import PutMessage
 from rmqkit.model.names import SET_ASIDE_TOPIC, TIMER_TOPIC, revive_topic
 from rmqkit.plugin import loader
 from rmqkit.plugin.access import PRINCIPAL
-from rmqkit.plugin.hooks import EachSendHook, RpcHook, SendContext, SendingBroker, SendMessageHook, SendRun
+from rmqkit.plugin.hooks import EachSendHook, SendContext, SendingBroker, SendMessageHook, SendRun
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.request import Caller
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.plugin.store import Appended
 from rmqkit.protocol import batch, loose_json
 from rmqkit.protocol.batch import BatchItem

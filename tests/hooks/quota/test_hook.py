@@ -13,7 +13,7 @@ import trio.testing
 
 from rmqkit.model.topic import SubscriptionGroupConfig, TopicConfig
 from rmqkit.plugin.access import PRINCIPAL
-from rmqkit.plugin.hooks import RpcHook
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol import batch, loose_json
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request

@@ -18,9 +18,10 @@ from rmqkit import hookimpl
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
 from rmqkit.limits import MAX_PEERS_PER_CONNECTION
-from rmqkit.plugin.hooks import Refusals, RpcHook
+from rmqkit.plugin.hooks import Refusals
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.request import Peer
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.testing.broker import dialer, running_broker

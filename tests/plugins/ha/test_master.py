@@ -14,9 +14,9 @@ from anyio.abc import ByteStream
 from rmqkit import hookimpl
 from rmqkit.config import Config
 from rmqkit.errors import RequestRefused
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.request import REPLICATION, Caller
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol.codes import ResponseCode
 from rmqkit_ha.frames import frame_head, report
 from rmqkit_ha.greeting import MAGIC, Greeting, packed

@@ -14,7 +14,8 @@ import trio
 import trio.testing
 
 from rmqkit.model.subscription import CONSUME_ACTIVELY
-from rmqkit.plugin.hooks import ConsumeMessageHook, RpcHook
+from rmqkit.plugin.hooks import ConsumeMessageHook
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol import frame
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, request

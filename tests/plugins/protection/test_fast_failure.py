@@ -14,8 +14,8 @@ import trio.testing
 
 from rmqkit.limits import MAX_IN_FLIGHT_PER_CONNECTION, MAX_REQUESTS_PER_TURN
 from rmqkit.model.route import KVTable
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.request import Outcome, Peer
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.protocol import loose_json
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command, answer, request

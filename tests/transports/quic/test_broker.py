@@ -16,9 +16,9 @@ from trio.testing import MockClock
 from rmqkit import hookimpl
 from rmqkit.client import Client, ClientError, MessageQueue, PullConsumer, PullStatus
 from rmqkit.config import Config
-from rmqkit.plugin.hooks import RpcHook
 from rmqkit.plugin.hookspecs import Register
 from rmqkit.plugin.request import Peer
+from rmqkit.plugin.request_hooks import RpcHook
 from rmqkit.plugin.transport import Transport
 from rmqkit.protocol.codes import RequestCode
 from rmqkit.protocol.command import Command
