@@ -12,6 +12,8 @@ import trio
 
 from rmqkit.testing.broker import running_cluster
 from tests.cli.conftest import Run, Start
+from tests.hooks.acl.kit import ROOT, checked_cluster
+from tests.plugins.console.asking import TOKEN
 
 pytestmark = [
     pytest.mark.only_store(why="the store makes no difference"),
@@ -57,6 +59,22 @@ async def test_a_console_with_a_login(tmp_path: Path, start: Start) -> None:
     assert await trio.to_thread.run_sync(console.stop) == 0
 
 
+async def test_a_console_that_asks_for_keys(tmp_path: Path, start: Start) -> None:
+    """Beyond loopback, before access control: pages lead to the form, and right keys to the page."""
+    async with checked_cluster(tmp_path / "data", scheme="tcp") as cluster:
+        words = ("console", "--namesrv", cluster.namesrv_text, "--listen", "0.0.0.0:0", "--cluster-login")
+        console = await trio.to_thread.run_sync(partial(start, *words))
+        port = console.where["console"].rstrip("/").rpartition(":")[2]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
+            assert (await http.get("/")).headers["location"] == "/login"
+            token = TOKEN.search((await http.get("/login")).text)
+            assert token is not None
+            form = {"user": ROOT[0], "password": ROOT[1], "token": token[1]}
+            assert (await http.post("/login", data=form)).headers["location"] == "/"
+            assert "broker-a" in (await http.get("/")).text
+        assert await trio.to_thread.run_sync(console.stop) == 0
+
+
 def test_what_a_console_refuses(rmqkit: Run) -> None:
     """One line says what is missing; it opens to nobody without a login."""
     without = rmqkit("console")
@@ -65,6 +83,7 @@ def test_what_a_console_refuses(rmqkit: Run) -> None:
     wide = rmqkit("console", "--namesrv", "127.0.0.1:1", "--listen", "0.0.0.0:0")
     assert wide.returncode == 2
     assert "add --user NAME" in wide.stderr
+    assert "add --cluster-login" in wide.stderr
     nobody = rmqkit("console", "--namesrv", "127.0.0.1:1", "--listen", "127.0.0.1:0", "--user", "ann")
     assert nobody.returncode == 2
     assert "RMQKIT_CONSOLE_PASSWORD" in nobody.stderr
@@ -82,5 +101,5 @@ def test_help_of_the_console(rmqkit: Run) -> None:
     """It names the options that open it further."""
     helped = rmqkit("console", "--help")
     assert helped.returncode == 0
-    for option in ("--listen", "--user", "--allow-writes", "--hide-bodies"):
+    for option in ("--listen", "--user", "--cluster-login", "--allow-writes", "--hide-bodies"):
         assert option in helped.stdout

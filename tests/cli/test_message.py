@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqkit.client import BlockingClient
+from rmqkit.client import BlockingClient, DeadLetter
 from rmqkit_hook_trace import MessageTrace
 from tests.cli.conftest import Ready, Run, Start, Verbs, until
 
@@ -39,6 +39,27 @@ def test_a_message_and_its_consumers(verbs: Verbs, client: BlockingClient) -> No
     assert [line[1:] for line in lines if line[:1] == ["done"]] == [["consumed", "1", "no"]]
     assert "try --topic" in verbs.text("message", "get", sent.message_id, code=1)
     assert "has no message" in verbs.text("message", "get", "0" * 32, "--topic", "Orders", code=1)
+
+
+def test_a_message_that_is_a_dead_letter(verbs: Verbs, client: BlockingClient) -> None:
+    """What a group that could not consume it has of it is shown, with the cause."""
+    client.admin.create_topic("Refunds", queues=1)
+    with client.producer("p") as producer:
+        sent = producer.send("Refunds", b"one")
+    assert "KEPT AS" not in verbs.text("message", "get", sent.message_id, "--topic", "Refunds")
+    with client.push_consumer("strict", subscribe="Refunds", start="first") as consumer:
+        for delivery in consumer:
+            with delivery:
+                consumer.stop()
+                raise DeadLetter("no use")
+    (found,) = verbs.json("message", "get", sent.message_id, "--topic", "Refunds")
+    (copy,) = found["copies"]
+    assert (copy["group"], copy["kept"], copy["topic"]) == ("strict", "dead letter", "%DLQ%strict")
+    assert (copy["cause"], copy["error"]) == ("asked", "no use")
+    shown = verbs.text("message", "get", sent.message_id, "--topic", "Refunds")
+    (line,) = [each for each in shown.splitlines() if "dead letter" in each]
+    assert line.startswith("strict")
+    assert line.endswith("asked: no use")
 
 
 async def _commit(client: BlockingClient, group: str, queue: object, offset: int) -> None:

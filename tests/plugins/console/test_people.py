@@ -9,11 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
+import trio
 from attrs import define
 
 from rmqkit.client import Client, Message, NameServersUnreachable, copying
+from rmqkit.model import properties as props
 from rmqkit.model.names import dlq_topic
 from rmqkit.testing.broker import Cluster, running_cluster
+from rmqkit.testing.listening import PATIENCE_S
 from rmqkit_console import people as module
 from rmqkit_console.people import IDLE_MS, MAX_PEOPLE, NobodyChecks, People, WrongKeys
 from rmqkit_console.samples import Lag, Rates, Sample
@@ -199,6 +202,31 @@ async def test_after_the_logout(tmp_path: Path) -> None:
         ask.http.cookies.clear()
         ask.http.cookies.update(cookies)
         assert (await ask.http.get("/topics")).headers["location"] == "/login?next=%2Ftopics"
+
+
+async def test_a_logout_ends_what_was_being_sent_again(tmp_path: Path) -> None:
+    """The run says why, and the console goes on."""
+    async with asking(tmp_path, cluster_login=True, allow_writes=True) as ask:
+        dead = dlq_topic("billing")
+        async with client_of(ask.cluster) as root:
+            await root.admin.create_topic(dead, queues=1)
+            async with root.producer("shop") as producer:
+                for _ in range(3):
+                    await producer.send(Message(dead, b"x", properties={props.DLQ_ORIGIN_TOPIC: "Orders"}))
+        await log_in(ask, ROOT)
+        token = await ask.token("/dead-letters", group="billing")
+        form = {"token": token, "group": "billing", "which": "all", "rate": "1"}
+        assert (await ask.http.post("/dead-letters/resend", data=form)).status_code == 303
+        with trio.fail_after(PATIENCE_S):
+            while not (await ask.values("/resends"))["resends"][0]["sent"]:
+                pass
+            await ask.http.post("/logout", data={"token": token})
+            await log_in(ask, ROOT)
+            while (await ask.values("/resends"))["isRunning"]:
+                pass
+        (run,) = (await ask.values("/resends"))["resends"]
+        assert (run["user"], run["failed"] > 0) == ("root", True)
+        assert "closed" in run["faults"][0]
 
 
 async def test_a_session_that_was_ended_elsewhere(tmp_path: Path) -> None:
