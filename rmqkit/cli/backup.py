@@ -161,6 +161,8 @@ def _slave(
         "brokerRole": "SLAVE",
         "haMasterAddress": ha_address,
         "plugins.ha.masterAddress": address,
+        # Apache's masters, whose settings do not have this one, take no introduction.
+        "plugins.ha.introduce": str("store" in theirs).lower(),
         "plugins.ha.tablesIntervalMs": "200",
         "mappedFileSizeCommitLog": theirs.get("mappedFileSizeCommitLog", "1073741824"),
         "maxMessageSize": theirs.get("maxMessageSize", "4194304"),

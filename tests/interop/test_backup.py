@@ -89,7 +89,7 @@ def test_users_of_apaches_broker(tmp_path: Path) -> None:
         namesrv = ("--namesrv", ours.namesrv)
         verb("topic", "create", TOPIC, *namesrv, home=home, env=keys)
         verb("send", TOPIC, "hello", *namesrv, home=home, env=alice)
-        verb("topic", "delete", TOPIC, "--yes", *namesrv, home=home, env=alice, code=1)
+        verb("topic", "delete", TOPIC, *namesrv, home=home, env=alice, code=1)
 
 
 @pytest.mark.parametrize("version", [SERVER_VERSION, OLD_SERVER_VERSION])
