@@ -3,7 +3,6 @@ for the queues that it has bound, from the time of the binding on."""
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -13,9 +12,10 @@ from typing import Final
 import anyio
 
 from rmqkit.client import BlockingClient, MessageQueue, NoRoute, PullConsumer, ReceivedMessage, RmqError
+from rmqkit.log_limit import limited_logger
 from rmqkit_kombu.names import topic_of_exchange
 
-log = logging.getLogger(__name__)
+log = limited_logger(__name__)
 
 #: The property of a message that has its routing key.
 ROUTING_KEY: Final = "KOMBU_ROUTING_KEY"

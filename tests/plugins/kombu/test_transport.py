@@ -304,6 +304,23 @@ def test_an_exchange_that_is_to_broadcast(rocketmq: ThreadedRocketMQ) -> None:
         assert heard(2) == ["me", "task.sent"]
 
 
+def test_a_broker_that_comes_back(rocketmq: ThreadedRocketMQ) -> None:
+    """What reads for the queues goes on where it was; nothing comes while the broker is away."""
+    news = Exchange("news", "fanout")
+    with (
+        connected(rocketmq) as receiver,
+        connected(rocketmq) as sender,
+        listening(receiver, Queue("paper", news, auto_delete=True)) as heard,
+    ):
+        say = sender.Producer(exchange=news, auto_declare=True).publish
+        say("before")
+        assert heard(1) == ["before"]
+        with rocketmq.away("broker-a"), pytest.raises(TimeoutError):
+            receiver.drain_events(timeout=0.1)
+        say("after")
+        assert heard(1) == ["after"]
+
+
 def test_a_queue_that_is_deleted_hears_no_more(rocketmq: ThreadedRocketMQ) -> None:
     """A purge drops what waits, and after the deletion another binding begins anew."""
     news = Exchange("news", "fanout")
