@@ -13,7 +13,8 @@
     later             delivery at a later time
     protocols         protocols besides remoting, at shared ports or their own
     queue_code        content of a queue unit besides offset and size
-    hooks             hooks around sends, consumption, puts and requests
+    hooks             hooks around sends, consumption and puts
+    request_hooks     hooks around requests, as a server gets them and as they go out
     access            functions and tokens of access control, and what processors ask it
     filter            filters, by expression type
     filter_servers    addresses of the filter server processes of a broker
