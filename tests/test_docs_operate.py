@@ -26,7 +26,7 @@ from tests.test_docs import serving
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "operate").glob("*.md"))
-#: Its blocks are one program, which tests/deploy/test_three_brokers.py runs.
+#: Its blocks are one program, which tests/faults/test_three_brokers.py runs.
 ONE_PROGRAM = "three_brokers.md"
 UNITS = {path.stem for path in (ROOT / "deploy" / "systemd").glob("*.service")}
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
