@@ -13,7 +13,7 @@ from time import thread_time
 import anyio.to_thread
 import pytest
 import trio
-from hypothesis import settings
+from hypothesis import given, settings, strategies
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from rmqkit.log_limit import peer_lines
@@ -42,9 +42,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+@given(strategies.none())
+def _first_property(_: None) -> None:
+    """In the first property of a process Hypothesis looks for what else refers to its random numbers, and
+    would not find that behind `gc.freeze`."""
+
+
 def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: the garbage collector need not look at it again. By
     default it looks at the rest so often that this takes a fifteenth of the time."""
+    _first_property()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from random import Random
 from struct import pack
@@ -226,6 +227,10 @@ def test_json_bombs(bomb: bytes) -> None:
         Command(body=bomb).decode_body(HeartbeatData)
     for header in (bomb, b'{"code":' + bomb + b"}", b'{"remark":' + bomb + b"}"):
         assert len(header) < MAX_HEADER_BYTES
+        if header == BOMBS["objects"] and sys.version_info >= (3, 14):
+            # The parser skips the unknown field: Python looks at the real stack, and the parser needs little.
+            assert decode_header(header, 0).code == 0
+            continue
         with pytest.raises(ProtocolError):
             decode_header(header, 0)
     # Header fields are parsed on use, if Python's version lets the parser skip them.
