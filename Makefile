@@ -76,7 +76,7 @@ test-store-%: $(READY)
 test-transport-%: $(READY)
 	$(PYTEST) --transport $* $(BROKER_TESTS)
 
-# The tests under another Python, in a virtual environment of its own: make test-python PYTHON=/path/to/python3.13
+# The tests under another Python, in a virtual environment of its own: make test-python PYTHON=/path/to/python3.14
 test-python:
 	$(MAKE) test VENV=.venv-$(notdir $(PYTHON)) PYTHON=$(PYTHON)
 
