@@ -233,6 +233,11 @@ def test_settings_load(where: str, text: str, tmp_path: Path) -> None:
     assert config.load(file, environ={}).warnings == (), where
 
 
+def test_programs_in_python_are_run_elsewhere() -> None:
+    """The bridge, with Kafka: by tests/interop/test_from_kafka.py."""
+    assert [where.partition(":")[0] for where, _ in _blocks("python")] == ["from_kafka.md"]
+
+
 def test_commands_in_tables_are_accepted() -> None:
     """Those that begin with rmqkit and are no text for people: words in capitals stand for a name."""
     parser = whole_parser()
