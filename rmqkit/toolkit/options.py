@@ -34,7 +34,7 @@ def add_logging(parser: ArgumentParser) -> None:
     """`--log-level` and `--log-format`."""
     level = (
         f"log level on standard error: {', '.join(log_lines.LEVELS)}; with others of single loggers, as in"
-        " INFO,rmqkit_ha=DEBUG (default: the variable RMQKIT_LOG_LEVEL, else INFO)"
+        " INFO,rmqkit.broker=DEBUG (default: the variable RMQKIT_LOG_LEVEL, else INFO)"
     )
     parser.add_argument("--log-level", metavar="LEVEL", type=_levels, help=level)
     form = "form of log lines (default: the variable RMQKIT_LOG_FORMAT, else text)"
