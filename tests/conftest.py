@@ -13,7 +13,7 @@ from time import thread_time
 import anyio.to_thread
 import pytest
 import trio
-from hypothesis import given, settings, strategies
+from hypothesis import HealthCheck, given, settings, strategies
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from rmqkit.log_limit import peer_lines
@@ -27,7 +27,9 @@ pytest_plugins = ["rmqkit.testing.pytest_plugin"]
 _LONGEST = ("faults/", "sim/", "test_examples.py", "cli/", "testing/", "stores/")
 
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / f"rmqkit-hypothesis-{os.getuid()}")
-settings.register_profile("rmqkit", deadline=None, derandomize=True, database=None)
+settings.register_profile(
+    "rmqkit", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("rmqkit")
 
 

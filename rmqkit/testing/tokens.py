@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hypothesis import Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from rmqkit.errors import RequestRefused
@@ -34,7 +34,12 @@ def check_token_verifier(
     parts = st.sampled_from([*valid, "", "."])
     texts = st.text() | st.builds(lambda token, text: token[: len(token) // 2] + text, parts, st.text())
 
-    @settings(deadline=None, database=None, phases=(Phase.generate, Phase.shrink))
+    @settings(
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     @given(texts)
     def check(text: str) -> None:
         found, remark = _asked(verifier, text)

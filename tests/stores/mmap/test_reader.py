@@ -352,14 +352,24 @@ async def test_the_device_is_waited_for_seldom(tmp_path: Path, kind: str, most: 
     places = await fill_with_keys(tmp_path)
     store = make(tmp_path, **SMALL_FILES)
     async with running(store, blocking=False):
-        forget(store, tmp_path)
-        for rounds in range(20):  # noqa: B007 - it is looked at below
-            try:
-                READS[kind](store, places)
+        rounds = 0
+        for _ in range(5):
+            # With a page that the store itself touches the kernel may bring in its neighbours.
+            forget(store, tmp_path)
+            if rounds := await fetches(store, lambda: READS[kind](store, places)):
                 break
-            except NotInMemory as missed:
-                await store.fetch(missed)
         assert 0 < rounds <= most
+
+
+async def fetches(store: MmapStore, read: Callable[[], object]) -> int:
+    """How often a read waits for the device until it has all it needs."""
+    for rounds in range(20):
+        try:
+            read()
+            return rounds
+        except NotInMemory as missed:
+            await store.fetch(missed)
+    raise AssertionError("the read lacks something again and again")
 
 
 async def test_an_index_file_that_is_trimmed_while_it_is_waited_for(tmp_path: Path) -> None:
