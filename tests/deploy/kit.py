@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,12 @@ from rmqkit import config
 from rmqkit.cli import config_check, whole_parser
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+
+
+def extras() -> set[str]:
+    """The names of the extras in pyproject.toml."""
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
+    return set(project["optional-dependencies"])
 
 
 def accepted(words: Sequence[str]) -> Namespace:

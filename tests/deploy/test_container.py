@@ -14,7 +14,7 @@ import pytest
 import trio
 import yaml
 
-from tests.deploy.kit import DEPLOY, accepted, check_settings
+from tests.deploy.kit import DEPLOY, accepted, check_settings, extras
 from tests.hooks.metrics.kit import measured, service_of
 
 CONTAINER = DEPLOY / "container"
@@ -64,10 +64,10 @@ def test_the_command_of_the_image_is_accepted() -> None:
     assert json.loads(_last(IMAGE, "VOLUME")) == ["/var/lib/rmqkit"]
 
 
-def test_the_extras_of_the_image_exist(extras: set[str]) -> None:
+def test_the_extras_of_the_image_exist() -> None:
     """What the build installs is in pyproject.toml, and is all that its roles need."""
     (installed,) = re.findall(r"/src\[([\w,-]+)\]", IMAGE.read_text())
-    assert {"metrics", "grpc", "failover"} <= set(installed.split(",")) <= extras
+    assert {"metrics", "grpc", "failover"} <= set(installed.split(",")) <= extras()
 
 
 def test_the_context_has_what_a_build_needs() -> None:

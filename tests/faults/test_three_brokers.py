@@ -24,7 +24,7 @@ from pathlib import Path
 import pytest
 from attrs import define, evolve, field, frozen
 
-from tests.deploy.kit import DEPLOY
+from tests.deploy.kit import DEPLOY, extras
 from tests.programs import clean_environment
 
 ROOT = DEPLOY.parent
@@ -214,7 +214,7 @@ def test_both_ways_start_the_same() -> None:
         assert shlex.split(command.replace("%i", "$1")) == words
 
 
-def test_what_is_installed_is_there(extras: set[str]) -> None:
+def test_what_is_installed_is_there() -> None:
     """Files of deploy/, units that systemctl is given, and extras of the project."""
     text = "\n".join(block.text for block in blocks())
     files = set(re.findall(r"deploy/[\w/@.-]+", text))
@@ -225,7 +225,7 @@ def test_what_is_installed_is_there(extras: set[str]) -> None:
         "rmqkit-broker@",
     }
     (wanted,) = re.findall(r"pip install '\.\[(.*)\]'", text)
-    assert set(wanted.split(",")) <= extras
+    assert set(wanted.split(",")) <= extras()
 
 
 def test_the_page_says_how_many_copies_there_are() -> None:
