@@ -5,7 +5,6 @@ acknowledged message. The offsets of groups follow when the records before them 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from rmqkit.model.sysflag import BORN_HOST_V6
 from rmqkit.plugin.acks import Acknowledgement
 from rmqkit.plugin.request_broker import RequestBroker
 from rmqkit.protocol.codes import ResponseCode
+from rmqkit.toolkit.cold_reads import hot_bytes
 from rmqkit_pop.leases import Lease, Leases, Queue, QueueKey
 from rmqkit_pop.records import AckRecord, CheckPointRecord, Record, ack_of, to_message
 from rmqkit_pop.settings import PopSettings
@@ -49,9 +49,8 @@ class Engine:
         self.ready = False
         self.leases = Leases(self._start)
         self.topic = names.revive_topic(broker.config.broker_cluster_name)
-        machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         #: The part of the log before its end that counts as in memory.
-        self.memory_bytes = machine_bytes * broker.config.access_message_in_memory_max_ratio // 100
+        self.memory_bytes = hot_bytes(broker.config.access_message_in_memory_max_ratio)
         #: Number of queues of the revive topic.
         self.queues = 1
         #: Set when a lease may end before the next look.

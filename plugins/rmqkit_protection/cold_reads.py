@@ -7,8 +7,6 @@ pull consumer waits, and then gets one message. Reads of the end of the log are 
 
 from __future__ import annotations
 
-import os
-
 import trio
 
 from rmqkit.errors import RequestDelayed, RequestRefused
@@ -25,6 +23,7 @@ from rmqkit.plugin.store import NotInMemory
 from rmqkit.protocol.codes import RequestCode, ResponseCode
 from rmqkit.protocol.command import Command
 from rmqkit.protocol.headers import PullMessageRequestHeader
+from rmqkit.toolkit.cold_reads import hot_bytes
 from rmqkit_protection.cold_budget import ColdBudget
 from rmqkit_protection.cold_settings import ColdReadSettings
 
@@ -32,7 +31,6 @@ _log = limited_logger(__name__)
 _ROUND_S = 5
 #: How long a pull consumer waits. Java lets it wait from three to eight seconds.
 _HOLD_S = 3.0
-_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class ColdReads(Service):
@@ -84,8 +82,8 @@ class _Cold(NeedsBroker):
             units = store.read_units(topic, queue_id, offset, 1)
         except NotInMemory:
             return True
-        hot_bytes = _MEMORY_BYTES * budget.settings.access_message_in_memory_hot_ratio // 100
-        return bool(units) and store.end_offset - units[0].physical_offset > hot_bytes
+        in_memory_bytes = hot_bytes(budget.settings.access_message_in_memory_hot_ratio)
+        return bool(units) and store.end_offset - units[0].physical_offset > in_memory_bytes
 
 
 class ColdCounts(_Cold, ConsumeMessageHook):

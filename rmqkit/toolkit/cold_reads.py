@@ -15,8 +15,9 @@ loop to block, read with `blocking`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar
 
 from rmqkit.plugin.request import Outcome, Peer
@@ -27,6 +28,17 @@ T = TypeVar("T")
 #: How often data is fetched for one read before that read waits for the device. A search by time takes two
 #: fetches for each halving of a queue.
 MAX_ROUNDS = 64
+
+
+def hot_bytes(percent: int) -> int:
+    """How much of the log before its end counts as in memory, if that is so many percent of the machine's
+    memory: accessMessageInMemoryMaxRatio, accessMessageInMemoryHotRatio."""
+    return _machine_bytes() * percent // 100
+
+
+@cache
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def read_cached(store: Reads, handle: Callable[[], Outcome], request: Command, peer: Peer) -> Outcome:

@@ -4,7 +4,6 @@ store-format sheet, section 8)."""
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -31,7 +30,7 @@ from rmqkit.protocol.command import Command, answer
 from rmqkit.protocol.error_answer import error_answer
 from rmqkit.protocol.headers import PullMessageRequestHeader
 from rmqkit.protocol.headers.pull import pull_answer_fields
-from rmqkit.toolkit.cold_reads import retry_when_cached
+from rmqkit.toolkit.cold_reads import hot_bytes, retry_when_cached
 from rmqkit.toolkit.unsaved import Unsaved
 
 _log = logging.getLogger(__name__)
@@ -90,7 +89,6 @@ class PullProcessor(RequestProcessor):
             ConsumeMessageHook, ("before", "after")
         ).teller("before")
         self._filters = broker.filters
-        self._machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         #: By the number of messages, for pulls that set no further limits.
         self._plain_limits: dict[int, ReadLimits] = {}
         broker.role.on_change.append(self._role_changed)
@@ -209,7 +207,7 @@ class PullProcessor(RequestProcessor):
             max(config.max_filter_message_size // _UNIT_BYTES, count),
             config.max_transfer_count_on_message_in_disk,
             config.max_transfer_bytes_on_message_in_disk,
-            self._machine_bytes * config.access_message_in_memory_max_ratio // 100,
+            hot_bytes(config.access_message_in_memory_max_ratio),
         )
         if not header.max_msg_bytes and len(self._plain_limits) < _KEPT_LIMITS:
             self._plain_limits[header.max_msg_nums] = limits

@@ -3,8 +3,6 @@ wire-protocol sheet, section 3.4)."""
 
 from __future__ import annotations
 
-import os
-
 from rmqkit.broker.processors.by_code import ProcessorByCode
 from rmqkit.broker.processors.queues import topic_at
 from rmqkit.errors import RequestRefused
@@ -26,8 +24,7 @@ from rmqkit.protocol.headers import (
     TimestampResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-
-_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+from rmqkit.toolkit.cold_reads import hot_bytes
 
 
 class QueueInfoProcessor(ProcessorByCode):
@@ -85,7 +82,7 @@ class QueueInfoProcessor(ProcessorByCode):
         if store.min_offset(topic, queue_id) > 0:
             return False
         first = store.read_units(topic, queue_id, 0, 1)
-        in_memory_bytes = _MEMORY_BYTES * self._broker.config.access_message_in_memory_max_ratio // 100
+        in_memory_bytes = hot_bytes(self._broker.config.access_message_in_memory_max_ratio)
         return not first or store.end_offset - first[0].physical_offset <= in_memory_bytes
 
     def _update_offset(self, request: Command) -> Command:
