@@ -64,8 +64,7 @@ Found = dict[str, dict[str, dict[str, list[float]]]]
 
 def measure(names: Sequence[str], rounds: int, seconds: float, fill: int, parent: Path | None) -> Found:
     """All rounds. Raises PeerError when a server ends or a load fails."""
-    loads = loads_of(names)
-    fill_load = _FILL + loads["window"][len(LOADS["window"]) :]
+    loads, signed = loads_of(names), _signed(names)
     found: Found = {load: {name: {figure: [] for figure in FIGURES} for name in names} for load in loads}
     with ExitStack() as stack:
         servers = {}
@@ -75,7 +74,7 @@ def measure(names: Sequence[str], rounds: int, seconds: float, fill: int, parent
             with _alone(name, servers):
                 if name == ACCESS:
                     _let_in(server)
-                _load(server, [*fill_load, "--messages", str(fill)], seconds)
+                _load(server, [*_FILL, *signed, "--messages", str(fill)], seconds)
                 _load(server, [*loads["window"], "--seconds", str(seconds / 2)], seconds)
         for number in range(rounds):
             for load, arguments in loads.items():
@@ -91,9 +90,14 @@ def measure(names: Sequence[str], rounds: int, seconds: float, fill: int, parent
 
 def loads_of(names: Sequence[str]) -> dict[str, list[str]]:
     """What is measured: all loads, or beside access control the sends, signed for every variant."""
-    if ACCESS not in names:
+    signed = _signed(names)
+    if not signed:
         return LOADS
-    return {load: [*given, "--user", _USER] for load, given in LOADS.items() if given[0] == "send"}
+    return {load: [*given, *signed] for load, given in LOADS.items() if given[0] == "send"}
+
+
+def _signed(names: Sequence[str]) -> list[str]:
+    return ["--user", _USER] if ACCESS in names else []
 
 
 def _let_in(server: peers.Server) -> None:

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import textwrap
-import tomllib
 import urllib.request
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from attrs import frozen
 from rmqkit import config
 from rmqkit.cli import whole_parser
 from tests import programs
+from tests.deploy.kit import extras
 from tests.ports import free_port
 from tests.test_docs import serving
 
@@ -29,7 +29,6 @@ PAGES = sorted((ROOT / "docs" / "operate").glob("*.md"))
 #: Its blocks are one program, which tests/faults/test_three_brokers.py runs.
 ONE_PROGRAM = "three_brokers.md"
 UNITS = {path.stem for path in (ROOT / "deploy" / "systemd").glob("*.service")}
-EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 #: Directories of a machine, which are below a directory of the test here.
 _MACHINE = re.compile(r"^/(etc|opt|usr|var)/")
 #: Servers that go on; their words are checked, and start as in other documents.
@@ -155,7 +154,7 @@ def _link(machine: Machine, words: Sequence[str]) -> None:
 def _pip(machine: Machine, words: Sequence[str]) -> None:
     verb, wanted = words
     assert verb == "install"
-    assert set(re.findall(r"[\w-]+", wanted.partition("[")[2])) <= EXTRAS
+    assert set(re.findall(r"[\w-]+", wanted.partition("[")[2])) <= extras()
 
 
 def _docker(machine: Machine, words: Sequence[str]) -> None:
