@@ -190,15 +190,7 @@ class RocketBroker(
 
         Raises as `Producer.send`.
         """
-        command = publishing.RocketCommand(
-            message,
-            topic=topic,
-            options=options,
-            headers=headers,
-            correlation_id=correlation_id or self.config.id_generator(),
-            reply_to=reply_to,
-            _publish_type=PublishType.PUBLISH,
-        )
+        command = self._command([message], topic, headers, correlation_id, reply_to, options)
         result: SendResult = await self._basic_publish(command, producer=self.config.producer)
         return result
 
@@ -213,8 +205,21 @@ class RocketBroker(
     ) -> SendResult:
         """Send messages to a topic at once: all or none are stored, in order, in one queue. The keywords are
         those of `publish`, for each of the messages. Raises as `Producer.send_batch`."""
-        command = publishing.RocketCommand(
-            *(messages or (None,)),
+        command = self._command(messages or [None], topic, headers, correlation_id, reply_to, options)
+        result: SendResult = await self._basic_publish_batch(command, producer=self.config.producer)
+        return result
+
+    def _command(
+        self,
+        messages: Iterable[Any],
+        topic: str,
+        headers: dict[str, str] | None,
+        correlation_id: str | None,
+        reply_to: str,
+        options: dict[str, Any],
+    ) -> publishing.RocketCommand:
+        return publishing.RocketCommand(
+            *messages,
             topic=topic,
             options=options,
             headers=headers,
@@ -222,8 +227,6 @@ class RocketBroker(
             reply_to=reply_to,
             _publish_type=PublishType.PUBLISH,
         )
-        result: SendResult = await self._basic_publish_batch(command, producer=self.config.producer)
-        return result
 
     async def request(self, *_: Any, **__: Any) -> Any:
         """Refuse to wait for an answer. Raises FeatureNotSupportedException."""
