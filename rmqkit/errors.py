@@ -252,7 +252,7 @@ class SendFailed(ClientError):
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The first error inside a group, or groups of groups, of errors; an error that is no group itself."""
+    """The first error inside a group, or groups of groups, of errors; an error that is not a group itself."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

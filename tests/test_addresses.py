@@ -47,9 +47,9 @@ def test_tcp_may_be_written() -> None:
         ("host:１", "HOST:PORT"),
         ("::1:9876", "brackets"),
         ("unix://", "HOST:PORT"),
-        ("://host:1", "no scheme"),
-        ("Unix:///run/x", "no scheme"),
-        ("a b://x", "no scheme"),
+        ("://host:1", "not a scheme"),
+        ("Unix:///run/x", "not a scheme"),
+        ("a b://x", "not a scheme"),
     ],
 )
 def test_what_is_none(text: str, said: str) -> None:

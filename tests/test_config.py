@@ -101,7 +101,7 @@ def test_every_setting_from_the_environment() -> None:
 
 
 def test_rocketmq_keys_of_the_environment() -> None:
-    """RocketMQ's keys that are no settings here have environment names too, so that nothing asked for there
+    """RocketMQ's keys that are not settings here have environment names too, so that nothing asked for there
     is lost."""
     assert load(environ={"RMQKIT_IN_SYNC_REPLICAS": "2"}).unknown == {"inSyncReplicas": "2"}
 

@@ -238,7 +238,7 @@ def test_programs_in_python_are_run_elsewhere() -> None:
 
 
 def test_commands_in_tables_are_accepted() -> None:
-    """Those that begin with rmqkit and are no text for people: words in capitals stand for a name."""
+    """Those that begin with rmqkit and are not text for people: words in capitals stand for a name."""
     parser = whole_parser()
     commands = {
         command

@@ -163,7 +163,7 @@ def _read(path: Path) -> _File:
     except ModuleNotFoundError as error:
         raise MissingExtra("aclEnable reads plain_acl.yml with PyYAML", "acl") from error
     try:
-        # Scalars stay as they are written, as for Java's text members: 0123 is no number.
+        # Scalars stay as they are written, as for Java's text members: 0123 is not a number.
         found: Any = yaml.load(path.read_bytes(), Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

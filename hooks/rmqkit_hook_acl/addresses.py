@@ -98,6 +98,6 @@ def _checked_beginning(beginning: str, text: str) -> str:
 
 def _wrong(text: str) -> Exception:
     return refused(
-        f"{text!r} is no pattern of addresses such as 10.10.*.*, 192.168.0.1-20, 10.0.0.{{1,2}} or a list of"
-        f" them"
+        f"{text!r} is not a pattern of addresses such as 10.10.*.*, 192.168.0.1-20, 10.0.0.{{1,2}} or a list"
+        " of them"
     )

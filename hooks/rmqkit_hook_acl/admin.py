@@ -255,5 +255,5 @@ def _body(request: Command, kind: type[T]) -> T:
         return request.decode_body(kind)
     except DecodeError as error:
         if isinstance(error.__cause__, msgspec.ValidationError):
-            raise refused(f"the body is no {kind.__name__}: {error}", ResponseCode.SYSTEM_ERROR) from None
-        raise refused(f"the body is no {kind.__name__}", ResponseCode.SYSTEM_ERROR) from None
+            raise refused(f"the body is not a {kind.__name__}: {error}", ResponseCode.SYSTEM_ERROR) from None
+        raise refused(f"the body is not a {kind.__name__}", ResponseCode.SYSTEM_ERROR) from None

@@ -60,5 +60,5 @@ def _chosen(
                 f"plugins.acl.{key}: {name} cannot be imported: {type(error).__name__}: {error}"
             ) from error
         if not callable(found):
-            raise ConfigError(f"plugins.acl.{key}: {name} is no function")
+            raise ConfigError(f"plugins.acl.{key}: {name} is not a function")
         yield name, found

@@ -177,7 +177,7 @@ def network_of(text: str) -> Network:
         return ip_network(text.strip(), strict=False)
     except ValueError:
         raise refused(
-            f"the source {text!r} is no address and no network, such as 192.168.1.7 or 10.0.0.0/8"
+            f"the source {text!r} is neither an address nor a network, such as 192.168.1.7 or 10.0.0.0/8"
         ) from None
 
 

@@ -136,7 +136,7 @@ def _json(key: str, text: str, kind: type[T]) -> T | None:
     except msgspec.MsgspecError as error:
         what = "; ".join(f'"{name}"' for name in kind.__struct_encode_fields__[:2])
         wrong = f": {error}" if isinstance(error, msgspec.ValidationError) else ""
-        text = f"{key} is no JSON object with {what}{wrong}"
+        text = f"{key} is not a JSON object with {what}{wrong}"
         raise ConfigError(text, [Fault(key, text)]) from None
 
 

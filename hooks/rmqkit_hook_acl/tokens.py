@@ -146,7 +146,7 @@ class JwtTokens(TokenVerifier):
         return str(found["jwks_uri"])
 
     def _read(self, data: bytes) -> dict[str, Any]:
-        """The keys by their names; a shared secret is no key for a server that others trust, too."""
+        """The keys by their names; a shared secret is not a key for a server that others trust, too."""
         found = {}
         for each in self._jwt.PyJWKSet.from_dict(json.loads(data)).keys:
             if each.key_type != "oct":

@@ -42,7 +42,7 @@ cdef list _column_lines(
     for number in range(len(stops)):
         head, stop = heads[number], stops[number]
         if type(head) is not bytes:
-            raise TypeError("a head is no bytes object")
+            raise TypeError("a head is not a bytes object")
         if not first <= stop <= columns._count:
             raise IndexError(f"from {first} to {stop} of {columns._count} messages")
         others = _others(columns, first, stop, own, max_key_bytes, other)

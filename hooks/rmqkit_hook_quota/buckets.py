@@ -16,7 +16,7 @@ _MAX_BUCKETS = 10_000
 
 
 class Rate(NamedTuple):
-    """Messages and bytes a second; 0 is no limit."""
+    """Messages and bytes a second; 0 means no limit."""
 
     messages: int
     size_bytes: int

@@ -9,14 +9,14 @@ import msgspec
 
 from rmqkit_hook_quota.buckets import Rate
 
-#: Attributes of topics and groups; 0 is no quota, whatever the settings say.
+#: Attributes of topics and groups; 0 means no quota, whatever the settings say.
 MESSAGES, BYTES = "quota.messages", "quota.bytes"
 _Least0 = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Messages and bytes a second; 0 is no quota. Those of topics and groups are for every one that has none
-    of its own.
+    """Messages and bytes a second; 0 means no quota. Those of topics and groups are for every one that has
+    none of its own.
 
     topic_messages, topic_bytes    that are sent to a topic
     group_messages, group_bytes    that a consumer group gets

@@ -84,7 +84,7 @@ class Application:
         return Guard(inner, self._console.settings, self._sessions, needs_login=needs_login)
 
     def _console_of(self, request: Request) -> Console:
-        """The console with the client of who asks. Raises LogInFirst when that session has ended."""
+        """The console with the user's client. Raises LogInFirst when that session has ended."""
         session: Session = request.state.session
         if not session.user or not self._console.logs_in.is_by_keys:
             return self._console

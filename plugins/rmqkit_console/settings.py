@@ -80,8 +80,8 @@ class Login:
 
 
 def address_of(settings: ConsoleSettings) -> Address:
-    """Where to listen. Raises ConfigError for a text that is no address of TCP, and for an address that other
-    machines reach while nobody has to log in."""
+    """Where to listen. Raises ConfigError for a text that is not an address of TCP, and for an address that
+    other machines reach while nobody has to log in."""
     try:
         address = Address.parse(settings.listen)
     except ValueError as error:

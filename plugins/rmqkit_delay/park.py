@@ -46,7 +46,7 @@ class ParkDelayed(EachPutHook, LaterDelivery):
             level = min(int(text), self._last_level)
         except ValueError:
             raise RequestRefused(
-                ResponseCode.MESSAGE_ILLEGAL, f"the delay level {text!r} is no number"
+                ResponseCode.MESSAGE_ILLEGAL, f"the delay level {text!r} is not a number"
             ) from None
         if level <= 0:
             return

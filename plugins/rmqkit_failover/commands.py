@@ -165,7 +165,7 @@ async def remove(group: Group, arguments: Namespace) -> None:
         return removed(view.state, name)
 
     await group.change(changed)
-    _done(arguments, group, await group.view(), f"{name} is no member any more")
+    _done(arguments, group, await group.view(), f"{name} is not a member any more")
 
 
 def _check_known(state: GroupState, name: str) -> None:

@@ -68,7 +68,7 @@ class RocketProducer(ProducerProto[RocketCommand]):
         self.codec = codec or DefaultCodec()
 
     async def messages(self, command: RocketCommand) -> list[Message]:
-        """The messages of a command. Raises TypeError for a header that is no text."""
+        """The messages of a command. Raises TypeError for a header that is not text."""
         bodies = command.batch_bodies
         if isinstance(self.codec, BatchCodecProto):
             encoded = await self.codec.encode_batch(bodies, self._serializer)

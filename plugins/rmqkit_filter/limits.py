@@ -11,7 +11,7 @@ MAX_SEARCHED_OPERANDS = 8
 #: Filters in Python: parameters of an expression.
 MAX_FILTER_PARAMETERS = 32
 #: SQL92: length of an expression in characters, number of its operands, nesting of its operations. A property
-#: whose text is longer than the last one is no number.
+#: whose text is longer than the last one is not a number.
 MAX_FILTER_EXPRESSION_LENGTH = 16_384
 MAX_FILTER_OPERANDS = 1_000
 MAX_FILTER_DEPTH = 100

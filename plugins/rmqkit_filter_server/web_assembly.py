@@ -215,7 +215,7 @@ class FilterModules:
         """Check size and beginning of a module. Raises ModuleRefused for what cannot be a module, before any
         work is done."""
         if not source.startswith(MAGIC):
-            raise ModuleRefused("it is no module of WebAssembly, and no other code of consumers is run")
+            raise ModuleRefused("it is not a module of WebAssembly, and no other code of consumers is run")
         if len(source) > self._limits.max_bytes:
             raise ModuleRefused(
                 f"the module has {len(source)} bytes, at most {self._limits.max_bytes} are allowed"

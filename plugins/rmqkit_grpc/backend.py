@@ -74,7 +74,7 @@ class Backend(ABC):
 
     @abstractmethod
     def broker_for(self, topic: str, named: str) -> str:
-        """The broker for a request that names one, or none. Raises Refusal when that is no broker of this
+        """The broker for a request that names one, or none. Raises Refusal when that is not a broker of this
         door."""
 
     @abstractmethod

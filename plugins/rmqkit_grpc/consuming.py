@@ -281,7 +281,8 @@ def _ack(exchange: Exchange, handle: Handle, group: str, topic: str) -> Command:
 
 
 def handle_status(answer: Command) -> Any:
-    """The status of a request with a handle: one of another broker, or of another message, is no handle."""
+    """The status of a request with a handle: one of another broker, or of another message, is not a
+    handle."""
     if answer.code == ResponseCode.INVALID_PARAMETER:
         return Status(code=Code.INVALID_RECEIPT_HANDLE, message=answer.remark or "")
     return status_of(answer)

@@ -39,7 +39,7 @@ def pull(exchange: Exchange, asked: Any) -> Steps:
     offset to continue with, also after an error that knows one."""
     group, (topic, broker) = group_of(asked.group), _place(exchange, asked.message_queue)
     if asked.offset < 0:
-        raise Refusal(Code.ILLEGAL_OFFSET, f"{asked.offset} is no offset")
+        raise Refusal(Code.ILLEGAL_OFFSET, f"{asked.offset} is not an offset")
     subscription = subscription_of(topic, asked.filter_expression)
     header = PullMessageRequestHeader(
         consumer_group=group,
@@ -110,7 +110,7 @@ def get_offset(exchange: Exchange, asked: Any) -> Steps:
 def update_offset(exchange: Exchange, asked: Any) -> Steps:
     """UpdateOffset: let the group continue at an offset."""
     if asked.offset < 0:
-        raise Refusal(Code.ILLEGAL_OFFSET, f"{asked.offset} is no offset")
+        raise Refusal(Code.ILLEGAL_OFFSET, f"{asked.offset} is not an offset")
     topic, broker = _place(exchange, asked.message_queue)
     header = UpdateConsumerOffsetRequestHeader(
         consumer_group=group_of(asked.group),

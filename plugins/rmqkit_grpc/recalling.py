@@ -31,7 +31,7 @@ def recall(exchange: Exchange, asked: Any) -> Steps:
 
 
 def _broker_in(handle: str) -> str | None:
-    """The broker that a handle names; None for a text that is no handle, which brokers refuse."""
+    """The broker that a handle names; None for a text that is not a handle, which brokers refuse."""
     try:
         return decode_handle(handle).broker_name
     except DecodeError:

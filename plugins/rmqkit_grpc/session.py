@@ -81,7 +81,7 @@ class Session:
 
 
 class Exchange:
-    """One call: who asks, with which metadata, and until when."""
+    """One call: its peer, its metadata and its deadline."""
 
     __slots__ = ("_backend", "_proof", "deadline_ms", "metadata", "on_end", "session", "stream")
 

@@ -48,7 +48,7 @@ def parse(text: str) -> Transaction:
     if match is None:
         raise Refusal(
             Code.INVALID_TRANSACTION_ID,
-            f"{text!r} is no transaction id of this broker: give the one of the send",
+            f"{text!r} is not a transaction id of this broker: give the one of the send",
         )
     broker = bytes.fromhex(match[3]).decode("utf-8", "replace")
     return Transaction(int(match[1], 16), int(match[2], 16), broker, match[4])

@@ -59,7 +59,7 @@ def body_size(head: bytes) -> int:
     """The size that a head of HEAD_BYTES announces. Raises ProtocolError."""
     magic, size = _HEAD.unpack(head)
     if magic != MAGIC or not 0 < size <= MAX_GREETING_BYTES:
-        raise ProtocolError("it is no member of an elected group ([plugins.ha] elected = true)")
+        raise ProtocolError("it is not a member of an elected group ([plugins.ha] elected = true)")
     return int(size)
 
 

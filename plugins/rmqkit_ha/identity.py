@@ -43,7 +43,7 @@ async def is_own_master(broker: Broker, ha_address: str) -> bool:
     if own != theirs:
         raise ProtocolError(
             f"the broker {address} is {theirs[1]} of the cluster {theirs[0]}, and this one {own[1]} of"
-            f" {own[0]}: it is no slave of that master. Correct haMasterAddress, brokerName or"
+            f" {own[0]}: it is not a slave of that master. Correct haMasterAddress, brokerName or"
             " brokerClusterName"
         )
     return bool(config.owned(HaSettings).ha_master_address) and _has_address(said, address, ha_address)

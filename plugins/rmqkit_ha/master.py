@@ -136,7 +136,7 @@ class HaMaster(Service):
         except* RequestRefused as group:
             _peer_log.warning("slave %s refused: %s", where, first_error(group))
         except* (ProtocolError, StoreError) as group:
-            _peer_log.warning("%s is no slave of this broker, closed: %s", where, first_error(group))
+            _peer_log.warning("%s is not a slave of this broker, closed: %s", where, first_error(group))
         except* trio.TooSlowError:
             _peer_log.warning("slave %s is silent, closed", where)
         except* (trio.BrokenResourceError, trio.ClosedResourceError) as group:

@@ -227,7 +227,7 @@ class _Session:
             raise ProtocolError(f"it refuses this slave: {welcome.refusal}")
         if welcome.epoch < newest:
             raise ProtocolError(
-                f"it is of epoch {welcome.epoch}, and epoch {newest} is known: it is no master"
+                f"it is of epoch {welcome.epoch}, and epoch {newest} is known: it is not a master"
             )
         history = welcome.epochs
         if self._end > self._store.start_offset:

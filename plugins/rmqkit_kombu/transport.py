@@ -164,9 +164,9 @@ class Channel(virtual.Channel):  # type: ignore[misc]
             delivery = properties["delivery_info"]
         except (ValueError, TypeError, KeyError) as error:
             which = "a broadcast" if lease is None else f"message {lease.message.message_id}"
-            log.error("%s is no message of Kombu: %r", which, error)
+            log.error("%s is not a message of Kombu: %r", which, error)
             if lease is not None:
-                self._session.bury(lease, f"it is no message of Kombu: {error!r}")
+                self._session.bury(lease, f"it is not a message of Kombu: {error!r}")
             return None
         tag = properties["delivery_tag"] = self._next_delivery_tag()
         delivery["redelivered"] = lease is not None and lease.message.reconsume_times > 0

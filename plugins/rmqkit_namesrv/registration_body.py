@@ -186,7 +186,7 @@ def _inflated(body: bytes) -> Iterator[bytes]:
             try:
                 piece = inflater.decompress(data, CHUNK_BYTES)
             except zlib.error as error:
-                raise DecodeError(f"the registration is no zlib stream: {error}") from error
+                raise DecodeError(f"the registration is not a zlib stream: {error}") from error
             size += len(piece)
             if size > MAX_INFLATED_REGISTRATION_BYTES:
                 raise DecodeError(

@@ -53,7 +53,7 @@ def leased(
     try:
         handle = parse_receipt(header.extra_info)
     except DecodeError as error:
-        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"extraInfo is no handle: {error}") from error
+        raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"extraInfo is not a handle: {error}") from error
     _check_own(engine, handle, header)
     topic = header.topic if header.lite_topic is None else names.lite_queue(header.topic, header.lite_topic)
     key = QueueKey(header.consumer_group, topic, header.queue_id)

@@ -64,7 +64,7 @@ class ColdReadRequests(EachRequest):
 
 
 def _thresholds(given: Mapping[str, str]) -> dict[str, int]:
-    """Group -> bytes. Raises RequestRefused for what is no number of bytes."""
+    """Group -> bytes. Raises RequestRefused for what is not a number of bytes."""
     found: dict[str, int] = {}
     for group, text in given.items():
         try:

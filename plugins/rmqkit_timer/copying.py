@@ -44,7 +44,7 @@ class CountsAnswers(EachRequest):
         return answer(request, body=msgspec.json.encode(found))
 
 
-_IDLE = "no timers run on this broker: it is no master, or timerWheelEnable is false"
+_IDLE = "no timers run on this broker: it is not a master, or timerWheelEnable is false"
 
 
 class CheckpointCopy(MasterTable):

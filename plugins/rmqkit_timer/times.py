@@ -18,7 +18,7 @@ _MAX: Final = 2**63 - 1
 def number(text: str) -> int:
     """A number of 64 bits, as Java reads it. Raises ValueError."""
     if not _NUMBER.fullmatch(text) or not -_MAX - 1 <= (value := int(text)) <= _MAX:
-        raise ValueError(f"{text!r} is no whole number")
+        raise ValueError(f"{text!r} is not a whole number")
     return value
 
 

@@ -124,7 +124,7 @@ class EndTransaction(RequestProcessor):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"commitOrRollback is {kind}, not 0, 8 or 12")
         if self._broker.role.current is not Role.MASTER:
             raise RequestRefused(
-                ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is no master now and ends no transactions"
+                ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is not a master now and ends no transactions"
             )
         offset, store = header.commit_log_offset, self._broker.store
         if store.settled_offset(Level.WRITTEN) <= offset < store.end_offset:
@@ -146,7 +146,7 @@ class EndTransaction(RequestProcessor):
         """Check that the request means this half message, and comes in time. Raises RequestRefused."""
         numbers = self._service.store.numbers_of(message)
         if not numbers:
-            raise _refused(f"the message at commit-log offset {header.commit_log_offset} is no half message")
+            raise _refused(f"the record at log offset {header.commit_log_offset} is not a half message")
         if not header.from_transaction_check and props.CHECK_IMMUNITY_SECONDS in message.properties:
             age_ms = self._broker.clock.now_ms() - message.born_timestamp_ms
             time_out_ms = self._broker.config.owned(TransactionSettings).transaction_time_out

@@ -36,7 +36,7 @@ KINDS = {
     "client-hook": ("client hook", "Given to a client: `Client(..., hooks=[$class_name()])`."),
     "command": ("verb", "Runs as `rmqkit $name`."),
 }
-#: Kinds that are no plugins: the folder of their metadata, and their module.
+#: Kinds that are not plugins: the folder of their metadata, and their module.
 _OWN_METADATA = {"client-hook": ("client-hook", "hook.py"), "python-filter": ("python-filter", "filter.py")}
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 

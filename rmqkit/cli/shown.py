@@ -25,7 +25,7 @@ def span(text: str) -> int:
     """An argparse type for a time that passes, in ms: 500ms, 90s, 10m, 2h, 3d."""
     found_ms = span_ms(text)
     if found_ms is None:
-        raise ArgumentTypeError(f"{text!r} is no time that passes: write 500ms, 90s, 10m, 2h or 3d")
+        raise ArgumentTypeError(f"{text!r} is not a time that passes: write 500ms, 90s, 10m, 2h or 3d")
     return found_ms
 
 

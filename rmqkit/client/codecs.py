@@ -123,7 +123,7 @@ def protobuf(kind: type[T]) -> Codec[T]:
     """The wire format of protobuf, of a generated message class. A message that has nothing set has no bytes,
     which brokers refuse. Raises ClientError for another class."""
     if not _is_protobuf(kind):
-        raise ClientError(f"{kind!r} is no message class of protobuf; protoc generates them")
+        raise ClientError(f"{kind!r} is not a message class of protobuf; protoc generates them")
     parse: Callable[[bytes], T] = kind.FromString  # type: ignore[attr-defined]
     return _Codec(kind, PROTOBUF, lambda value: bytes(value.SerializeToString()), parse)
 

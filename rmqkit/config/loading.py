@@ -40,7 +40,7 @@ _SECURITY_KEYS: dict[str, set[str]] = {
     "useTLS": {"false"},
 }
 _ENV_PREFIX = "RMQKIT_"
-#: Variables with the prefix that are no settings: see `rmqkit.speedups`, `rmqkit.log_lines`,
+#: Variables with the prefix that are not settings: see `rmqkit.speedups`, `rmqkit.log_lines`,
 #: `rmqkit.cli.acl`.
 _OTHER_VARIABLES = frozenset(
     {"RMQKIT_PURE", "RMQKIT_COMPILED", "RMQKIT_LOG_LEVEL", "RMQKIT_LOG_FORMAT", "RMQKIT_USER_PASSWORD"}

@@ -196,8 +196,8 @@ def queue_fault(topic: str, queue_id: int) -> str | None:
 
 
 def stored_fault(topic: str) -> str | None:
-    """The reason why a store has no queues under this name, or None: it is no legal topic, and no queue of a
-    lite topic."""
+    """The reason why a store has no queues under this name, or None: it is neither a legal topic nor a queue
+    of a lite topic."""
     parts = lite_parts(topic)
     return topic_fault(topic) if parts is None else topic_fault(parts[0]) or lite_topic_fault(parts[1])
 

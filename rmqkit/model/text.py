@@ -1,5 +1,5 @@
 """Text of peers and of stored records, read as Java reads it: bytes that are not UTF-8 become replacement
-characters and are no error (Java: String(byte[], UTF_8))."""
+characters and are not an error (Java: String(byte[], UTF_8))."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Address:
         scheme = scheme if separator else "tcp"
         if not _SCHEME.fullmatch(scheme):
             raise ValueError(
-                f"address {text!r}: {scheme!r} is no scheme; an address is like 127.0.0.1:10911 or unix:///run/rmqkit.sock"
+                f"address {text!r}: {scheme!r} is not a scheme; an address is like 127.0.0.1:10911 or unix:///run/rmqkit.sock"
             )
         host, colon, port = rest.rpartition(":")
         if (

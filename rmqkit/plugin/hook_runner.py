@@ -129,7 +129,7 @@ def _index(at: object, run: Sequence[object]) -> int:
     run."""
     if isinstance(at, int) and 0 <= at < len(run):
         return at
-    raise TypeError(f"{at!r} is no index of a run of {len(run)} requests")
+    raise TypeError(f"{at!r} is not an index of a run of {len(run)} requests")
 
 
 class Hooks(Generic[H_co]):
@@ -155,7 +155,7 @@ class Hooks(Generic[H_co]):
                 wanted = " or ".join(
                     kind.__name__ for kind in (interface if isinstance(interface, tuple) else (interface,))
                 )
-                raise PluginError(f"{entry.title} is no {wanted}, but {type(entry.hook).__name__}")
+                raise PluginError(f"{entry.title} must be a {wanted}, not {type(entry.hook).__name__}")
             for method in methods:
                 if inspect.iscoroutinefunction(getattr(entry.hook, method, None)):
                     raise PluginError(

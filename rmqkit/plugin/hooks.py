@@ -265,7 +265,7 @@ class SendRun(Sequence[SendContext]):
             return [self[each] for each in range(*at.indices(len(self)))]
         index = at if at >= 0 else at + len(self)
         if not 0 <= index < len(self):
-            raise IndexError(f"{at} is no index of a run of {len(self)} sends")
+            raise IndexError(f"{at} is not an index of a run of {len(self)} sends")
         if self._contexts is None:
             self._contexts = {}
         context = self._contexts.get(index)
@@ -348,7 +348,7 @@ class SendMessageHook:
     """Runs around every send that a broker handles, after its header was read and before the send is checked.
     Sends that arrived together, over one connection or several, are passed together.
 
-    fail_closed  what an error of `before` means that is no RequestRefused: True, the send is refused, as a
+    fail_closed  what an error of `before` means that is not a RequestRefused: True, the send is refused, as a
                  policy wants it that must hold; False, it is stored. The error is logged in both cases
     """
 

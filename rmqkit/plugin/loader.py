@@ -242,7 +242,7 @@ def load(
 
 
 class _Manager(pluggy.PluginManager):
-    """Finds the hooks of a plugin. Of a module, whatever is no function is passed over before pluggy's own
+    """Finds the hooks of a plugin. Of a module, whatever is not a function is passed over before pluggy's own
     look at it, which takes a third of the time of a load for the names that the module has imported."""
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:

@@ -41,7 +41,7 @@ def whole(answer: object) -> Command:
         answer.head.body = b"".join(answer.slices)
         return answer.head
     if not isinstance(answer, Command):
-        raise TypeError(f"{type(answer).__name__} is no answer")
+        raise TypeError(f"{type(answer).__name__} is not an answer")
     return answer
 
 

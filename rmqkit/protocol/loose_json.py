@@ -67,7 +67,7 @@ def loads(data: bytes | str, *, max_loose_bytes: int | None = None) -> Any:
         pass
     if max_loose_bytes is not None and len(data) > max_loose_bytes:
         raise DecodeError(
-            f"{len(data)} bytes that are no strict JSON, at most {max_loose_bytes} are read as anything else"
+            f"{len(data)} bytes that are not strict JSON, at most {max_loose_bytes} are read as anything else"
         )
     return _Parser(data if isinstance(data, str) else text_of(data)).document()
 

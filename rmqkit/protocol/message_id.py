@@ -17,12 +17,12 @@ _PORT_OFFSET = Struct(">iq")
 
 
 def pack_host(address: str, port: int) -> bytes:
-    """IPv4 or IPv6 text and port -> 8 or 20 bytes. Raises DecodeError when the text is no IP address."""
+    """IPv4 or IPv6 text and port -> 8 or 20 bytes. Raises DecodeError when the text is not an IP address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         return socket.inet_pton(family, address.partition("%")[0]) + _PORT.pack(port)
     except (OSError, ValueError, StructError) as error:
-        raise DecodeError(f"{address!r} with port {port} is no IP address") from error
+        raise DecodeError(f"{address!r} with port {port} is not an IP address") from error
 
 
 def unpack_host(packed: bytes) -> tuple[str, int]:

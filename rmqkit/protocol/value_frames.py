@@ -197,9 +197,9 @@ def _decode_loose(header: bytes, body: bytes) -> Command:
     try:
         tree: Any = loose_json.loads(header)
     except DecodeError as error:
-        raise ProtocolError(f"header is no JSON: {error}") from error
+        raise ProtocolError(f"header is not JSON: {error}") from error
     if not isinstance(tree, dict):
-        raise ProtocolError("header is no JSON object")
+        raise ProtocolError("header is not a JSON object")
     ext = tree.get("extFields")
     try:
         code, flag, opaque, version = (

@@ -65,7 +65,7 @@ def _encoded(request: Command, outcome: object) -> tuple[Answer, Sequence[Buffer
             head = frame.frame_head(outcome.head, outcome.total_bytes)
             return outcome, (head, *outcome.slices)
         if not isinstance(outcome, Command):
-            raise TypeError(f"{type(outcome).__name__} is no answer")
+            raise TypeError(f"{type(outcome).__name__} is not an answer")
         answer, parts = outcome, frame.encode_parts(outcome)
     except Exception as error:  # noqa: BLE001 - see above
         answer = error_answer(request, error)

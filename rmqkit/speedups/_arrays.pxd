@@ -24,5 +24,5 @@ cdef inline Py_ssize_t index_within(Py_ssize_t at, Py_ssize_t count) except -1:
     IndexError."""
     cdef Py_ssize_t place = at + count if at < 0 else at
     if not 0 <= place < count:
-        raise IndexError(f"{at} is no index of {count} elements")
+        raise IndexError(f"{at} is not an index of {count} elements")
     return place

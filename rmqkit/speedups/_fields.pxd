@@ -20,10 +20,10 @@ cdef inline Py_ssize_t offset_of(object kind, str name) except -1:
     """Byte offset of a slot in instances of exactly this class. Raises TypeError if the class has no such slot."""
     member = kind.__dict__[name]
     if not is_member(member, MEMBER_TYPE):
-        raise TypeError(f"{name} is no slot of {kind}")
+        raise TypeError(f"{name} is not a slot of {kind}")
     cdef PyMemberDef *found = (<PyMemberDescrObject *>member).d_member
     if found.type != T_OBJECT_EX:
-        raise TypeError(f"{name} of {kind} is no object")
+        raise TypeError(f"{name} of {kind} is not an object")
     return found.offset
 
 

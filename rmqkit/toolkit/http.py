@@ -137,7 +137,7 @@ class Responder:
                 trio.TooSlowError,
             ) as error:
                 _log.debug("%s: a connection ended: %s", self._name, error)
-            except Exception:  # noqa: BLE001 - somebody who asks for a page must not end the server
+            except Exception:  # noqa: BLE001 - no request may end the server
                 _log.exception("%s: a request failed", self._name)
             finally:
                 self._open.discard(connection)

@@ -19,7 +19,7 @@ def moment_ms(text: str) -> int:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{text!r} is no time: give an age (90s, 10m, 2h, 3d), an ISO time (2026-05-01T10:00,"
+            f"{text!r} is not a time: give an age (90s, 10m, 2h, 3d), an ISO time (2026-05-01T10:00,"
             " 2026-05-01T08:00:00Z), or milliseconds since 1970"
         ) from None
 

@@ -47,6 +47,6 @@ def _by_topic(name: str, entries: tuple[str, ...], unit: str) -> dict[str, int]:
     for entry in entries:
         topic, separator, number = entry.partition("=")
         if not separator or not topic.strip() or not number.strip().isdecimal() or int(number) == 0:
-            raise ValueError(f"{name}: {entry!r} is no Topic={unit} with a number from 1 on")
+            raise ValueError(f"{name}: {entry!r} is not a Topic={unit} with a number from 1 on")
         found[topic.strip()] = int(number)
     return found

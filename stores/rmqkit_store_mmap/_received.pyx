@@ -122,7 +122,7 @@ def sound_end(data, Py_ssize_t at, Py_ssize_t stop, int64_t offset):
 
 
 cdef inline bint is_whole(const uint8_t *p, const rmq_record *r) noexcept nogil:
-    """Whether the body fits its checksum and the end of the record is no zero, as a torn write leaves it."""
+    """Whether the body fits its checksum and the end of the record is not zero, as a torn write leaves it."""
     cdef int32_t last = r.properties_at + r.properties_bytes if r.properties_bytes else r.topic_at + r.topic_bytes
     if (r.properties_bytes or r.topic_bytes) and p[last - 1] == 0:
         return False

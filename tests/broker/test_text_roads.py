@@ -1,4 +1,4 @@
-"""Text that is no UTF-8, or holds separators and blanks, on each road that a message takes through a broker:
+"""Text that is not UTF-8, or holds separators and blanks, on each road that a message takes through a broker:
 the bytes that arrived are stored, and stored again."""
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ async def test_each_road_keeps_what_arrived(
     tmp_path: Path, codec: SerializeType, seed: int, loop_clock: SettableClock
 ) -> None:
     """Sent, in a batch, delayed, sent back, as a retry and as a dead letter: the application's properties are
-    stored as they arrived, in a header with U+FFFD for what is no UTF-8, in a batch byte for byte."""
+    stored as they arrived, in a header with U+FFFD for what is not UTF-8, in a batch byte for byte."""
     random, clock, unique = Random(seed), FakeClock(), b"UNIQ_KEY\x01ID\x02"
     own = [odd_properties(random) for _ in range(6)]
     read = [text_of(each).encode() for each in own]
@@ -185,7 +185,7 @@ async def test_a_reply_keeps_its_text(tmp_path: Path, codec: SerializeType, seed
             await requester.write(answer(pushed[0]))
 
         nursery.start_soon(take)
-        # A client id that is no UTF-8 is found by the same bytes.
+        # A client id that is not UTF-8 is found by the same bytes.
         to = b"REPLY_TO_CLIENT\x01c\xa4\x01\x02"
         got = await responder.ask(
             codec, RequestCode.SEND_REPLY_MESSAGE_V2, send_fields(topic, properties + to), b"x"

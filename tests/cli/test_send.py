@@ -58,7 +58,7 @@ def test_what_is_consumed_can_be_sent(verbs: Verbs) -> None:
 @pytest.mark.parametrize("road", ["json-lines", "replay"])
 def test_what_a_broker_has_accepted_is_sent_again(verbs: Verbs, client: BlockingClient, road: str) -> None:
     """Text that the rules for applications forbid, but that a broker has accepted, is copied: 0x01 in a
-    value, a tag with ||, keys with other blanks than a space. A replay copies bytes that are no text as they
+    value, a tag with ||, keys with other blanks than a space. A replay copies bytes that are not text as they
     are, lines of JSON as they are read."""
     stored = (
         b"row\x01a\x01b\x02TAGS\x01x||y\x02KEYS\x01k\t1  k\xe3\x80\x802\x02UNIQ_KEY\x01ID\x02"
@@ -207,4 +207,4 @@ def test_a_topic_is_followed(verbs: Verbs, client: BlockingClient, server: Ready
         deadline.cancel()
     assert client.groups.progress("rmqkit_cli_tail") == {}
     assert "topic unknown" in verbs.text("tail", "Nowhere", code=1)
-    assert "is no time" in verbs.text("tail", "Orders", "--since", "yesterday", code=2)
+    assert "is not a time" in verbs.text("tail", "Orders", "--since", "yesterday", code=2)

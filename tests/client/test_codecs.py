@@ -113,7 +113,7 @@ def test_a_type_that_is_ambiguous_is_refused() -> None:
 
 def test_only_classes_of_protobuf_are_messages() -> None:
     """Any other class is named in the error."""
-    with pytest.raises(ClientError, match="Order'> is no message class of protobuf"):
+    with pytest.raises(ClientError, match="Order'> is not a message class of protobuf"):
         codecs.protobuf(Order)
 
 

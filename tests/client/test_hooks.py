@@ -446,7 +446,9 @@ def test_what_is_no_hook_is_refused() -> None:
         async def before_send(self, context: ClientSendContext) -> None:  # type: ignore[override]
             raise AssertionError("never run")
 
-    with pytest.raises(PluginError, match="client hook 'object' is no ClientHook or CallHook, but object"):
+    with pytest.raises(
+        PluginError, match="client hook 'object' must be a ClientHook or CallHook, not object"
+    ):
         Client(NAMESRV, hooks=[object()])  # type: ignore[list-item]
     with pytest.raises(PluginError, match="client hook 'Late': before_send is a coroutine function"):
         Client(NAMESRV, hooks=[Late()])

@@ -226,8 +226,8 @@ def test_undecodable_messages_can_be_delivered(backend: str, served: ThreadedRoc
 
 @on_both_backends
 def test_producers_with_a_codec(backend: str, served: ThreadedRocketMQ) -> None:
-    """They send values, whole messages as they are, and nothing that is no value. A content type of one's own
-    stays."""
+    """They send values, whole messages as they are, and nothing that is not a value. A content type of one's
+    own stays."""
 
     async def body() -> None:
         async with (

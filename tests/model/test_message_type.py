@@ -75,5 +75,5 @@ def test_what_a_message_is_for_its_topic(properties: dict[str, str], kind: str) 
     ],
 )
 def test_what_a_topic_declares(attributes: dict[str, str], kind: str) -> None:
-    """A topic that declares nothing, or what is no type, takes all messages."""
+    """A topic that declares nothing, or what is not a type, takes all messages."""
     assert declared_type(attributes) is TopicMessageType[kind]

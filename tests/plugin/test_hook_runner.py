@@ -134,7 +134,7 @@ def test_what_is_no_hook_stops_the_start() -> None:
         async def after(self, context: str) -> None:  # type: ignore[override]
             raise AssertionError("never run")
 
-    with pytest.raises(PluginError, match="send message hook 'a' of plugin 'p' is no Base, but Hook"):
+    with pytest.raises(PluginError, match="send message hook 'a' of plugin 'p' must be a Base, not Hook"):
         hooks(broken).checked(Base, ["after"])
     with pytest.raises(PluginError, match="rpc hook 'Late': after is a coroutine function"):
         Hooks.of("rpc hook", [Late()]).checked(Base, ["after"])

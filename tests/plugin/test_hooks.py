@@ -50,7 +50,7 @@ def test_a_run_is_a_sequence_of_contexts() -> None:
     assert run[-1] is run[2] is list(run)[2]
     assert [context.message_id for context in run[1:]] == ["b", "c"]
     for at in (3, -4):
-        with pytest.raises(IndexError, match=f"{at} is no index of a run of 3 sends"):
+        with pytest.raises(IndexError, match=f"{at} is not an index of a run of 3 sends"):
             _ = run[at]
     assert list(run_of()) == []
 

@@ -219,7 +219,7 @@ def test_every_built_in_plugin_is_removed_by_some_test() -> None:
 #: Names that mean something else in the kernel: the scheme of addresses without one, process roles, an
 #: option of consumers, and a kind of requests.
 OTHER_MEANINGS = {"tcp", NAME_SERVER, FILTER_SERVER, "allocation", "transaction"}
-#: Names that are no words of English.
+#: Names that are not words of English.
 COINED = {"ha", "lmdb", "mmap", "quic"}
 #: What only a plugin knows: its expression types and settings.
 FEATURES = {"filter": "SQL92|[Bb]loom", "mmap": "enable_consume_queue_ext"}

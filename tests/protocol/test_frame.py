@@ -154,7 +154,7 @@ def test_language_out_of_range(value: object) -> None:
 
 
 def test_lenient_json_header() -> None:
-    """Numbers as text, null members, unknown members and a remark that is no text are read as Java reads
+    """Numbers as text, null members, unknown members and a remark that is not text are read as Java reads
     them."""
     command = decode_header(
         b'{"code":"105","opaque":"-7","flag":null,"version":"","remark":12,"color":"red","extFields":{"a":"b"}}',
@@ -271,7 +271,7 @@ def test_truncated_frame_waits() -> None:
         (pack(">iI", MAX_FRAME_BYTES - 4, MAX_HEADER_BYTES + 1), "header of"),
         (pack(">iI", 6, 2 << 24 | 2) + b"{}", "unknown header serialisation 2"),
         (pack(">iI", 6, 0xFF << 24 | 2) + b"{}", "unknown header serialisation 255"),
-        (pack(">iI", 4, 0), "no JSON object"),
+        (pack(">iI", 4, 0), "not a JSON object"),
         (b"GET / HTTP/1.1\r\n", "it speaks HTTP"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01", "it speaks TLS"),
     ],

@@ -37,7 +37,7 @@ def test_one_field_and_none() -> None:
 
 
 def test_fields_can_be_left_out() -> None:
-    """What a client did not sign is no part of the content."""
+    """What a client did not sign is not part of the content."""
     assert content_of({"a": "1", "b": "2"}, b"x", ("a",)) == b"2x"
 
 

@@ -283,7 +283,7 @@ async def test_the_peers_of_a_connection_are_limited() -> None:
 
 
 async def test_answers_arrive_whole() -> None:
-    """Slices, encoded bytes, and what is no answer reach the recipient as commands with bodies."""
+    """Slices, encoded bytes, and what is not an answer reach the recipient as commands with bodies."""
     got: list[Command] = []
     outcomes: dict[int, Callable[[Command], Outcome]] = {
         1: lambda request: Reply(answer(request), [b"ab", memoryview(b"cd")], 4),

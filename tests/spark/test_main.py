@@ -65,7 +65,7 @@ def test_a_driver_python_without_packages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Spark starts data sources with PYSPARK_DRIVER_PYTHON, which notebooks set to a program that is no
-    interpreter; the right one is no fault."""
+    interpreter; the right one is not a fault."""
     monkeypatch.setenv(
         "PYSPARK_DRIVER_PYTHON", program(tmp_path / "jupyter", "echo 'no such command' >&2; exit 2")
     )

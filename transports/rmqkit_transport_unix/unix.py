@@ -156,7 +156,7 @@ def _remove_stale(path: Path) -> None:
         return
     if not stat.S_ISSOCK(kind):
         raise FileExistsError(
-            errno.EEXIST, "something that is no socket lies there: choose another path, or remove it"
+            errno.EEXIST, "something that is not a socket lies there: choose another path, or remove it"
         )
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)

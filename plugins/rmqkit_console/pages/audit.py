@@ -25,7 +25,7 @@ _NOWHERE, _FILE, _TOPIC = "", "file", "topic"
 async def audit(console: Console, asked: Asked) -> dict[str, Any]:
     """The newest events that the chosen kind and text match, the newest first; `source` is where they are
     from: the file of a broker on this machine, or a topic. `foreign` counts what others wrote to that. Raises
-    NoRoute when there is no such topic, and BrokerError when who asks may not see the cluster's settings."""
+    NoRoute when there is no such topic, and BrokerError when the user may not see the cluster's settings."""
     kind, find = asked.choice("kind", KINDS), asked.text("find")
     most = asked.number("max", DEFAULT_SHOWN, 1, MAX_SHOWN)
     settings = console.settings

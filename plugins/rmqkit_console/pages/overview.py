@@ -58,7 +58,7 @@ async def overview(console: Console, asked: Asked) -> dict[str, Any]:
 
 
 async def _groups(console: Console) -> list[dict[str, Any]]:
-    """Plots of the groups that are furthest behind, of those that who asks may see."""
+    """Plots of the groups that are furthest behind, of those that the user may see."""
     kept = console.samples.kept
     asked = await side_by_side(console.client.groups.progress, furthest_behind(kept))
     return group_plots(kept, [group for group, found in asked.items() if not isinstance(found, RmqError)])

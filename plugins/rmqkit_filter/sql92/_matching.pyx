@@ -73,7 +73,7 @@ POWERS_OF_TEN[:] = [1.0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11
 
 
 cdef Verdict read_integer(Span text, int64_t* value) noexcept:
-    """TRUE with the value of a text, REFUSED for an ASCII text that is no integer, else UNSURE."""
+    """TRUE with the value of a text, REFUSED for an ASCII text that is not an integer, else UNSURE."""
     cdef Py_ssize_t at = 0
     cdef bint negative
     if not is_ascii(text.at, text.size) or text.size > MAX_INTEGER_CHARACTERS:

@@ -139,13 +139,13 @@ def condition(node: Node) -> Node:
     if node.is_boolean:
         return node
     if node.name is None:
-        raise ValueError(f"{node.text} is no condition")
+        raise ValueError(f"{node.text} is not a condition")
     read = node.evaluate
     return _made(
         lambda properties: None if read(properties) is None else False,
         node.text,
         [node],
-        f"{node.name} alone is no condition: write {node.name} = TRUE or {node.name} IS NOT NULL",
+        f"{node.name} alone is not a condition: write {node.name} = TRUE or {node.name} IS NOT NULL",
     )
 
 
@@ -391,7 +391,7 @@ def searched(how: str, node: Node, search: str, *, inside: bool) -> Node:
         read(properties)
         return False
 
-    return _made(no_text, text, [node], f"{text}: the left side is no text")
+    return _made(no_text, text, [node], f"{text}: the left side is not text")
 
 
 def _made(

@@ -39,9 +39,9 @@ def _to_integer(text: str) -> int:
     plane."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if len(text) > MAX_FILTER_NUMBER_LENGTH or not digits.isdecimal():
-        raise ValueError("the text is no integer")
+        raise ValueError("the text is not an integer")
     if not text.isascii() and max(text) > "\uffff":
-        raise ValueError("the text is no integer")
+        raise ValueError("the text is not an integer")
     return int(text)
 
 
@@ -50,7 +50,7 @@ def to_double(text: str) -> float:
     ValueError."""
     found = _DOUBLE.fullmatch(text) if len(text) <= MAX_FILTER_NUMBER_LENGTH else None
     if found is None:
-        raise ValueError("the text is no number")
+        raise ValueError("the text is not a number")
     if found["nan"]:
         return float("nan")
     if found["decimal"]:

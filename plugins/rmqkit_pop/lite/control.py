@@ -75,7 +75,7 @@ class LiteControlProcessor(EachRequest):
                 await self._end(known, queues)
             return
         if change.action not in ("PARTIAL_ADD", "COMPLETE_ADD"):
-            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{change.action[:30]!r} is no action")
+            raise RequestRefused(ResponseCode.INVALID_PARAMETER, f"{change.action[:30]!r} is not an action")
         group = await self._group(change.group)
         check_parent(lites, change.topic, group)
         self._check_quota(group, known, queues, complete=change.action == "COMPLETE_ADD")
@@ -161,7 +161,7 @@ class LiteControlProcessor(EachRequest):
         if kind == "TIMESTAMP" and value >= 0:
             return await read_when_cached(store, lambda: store.offset_by_time(name, 0, value, Boundary.LOWER))
         raise RequestRefused(
-            ResponseCode.INVALID_PARAMETER, f"{kind[:30]!r} with the value {value} is no place to begin"
+            ResponseCode.INVALID_PARAMETER, f"{kind[:30]!r} with the value {value} is not a place to begin"
         )
 
 

@@ -29,7 +29,7 @@ _PROPERTIES_BYTES = props.encode(_PROPERTIES).encode()
 
 
 def offsets_of(op: StoredMessage) -> list[int]:
-    """The half offsets that an op message names; what is no number is passed over, as in Java."""
+    """The half offsets that an op message names; what is not a number is passed over, as in Java."""
     if op.properties.get(props.TAGS) != REMOVED:
         return []
     words = op.body.decode(errors="replace").split(SEPARATOR)

@@ -243,5 +243,5 @@ def _cursor(title: str, dispatcher: LogFollower, store: MessageStore) -> Dispatc
     if isinstance(dispatcher, Dispatcher):
         return DirectCursor(title, dispatcher, store)
     raise PluginError(
-        f"dispatcher {title} is no Dispatcher and no QueuedDispatcher, but {type(dispatcher).__name__}"
+        f"dispatcher {title} is neither a Dispatcher nor a QueuedDispatcher, but {type(dispatcher).__name__}"
     )

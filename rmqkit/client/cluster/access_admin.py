@@ -174,7 +174,7 @@ class AccessAdmin:
             command = request(RequestCode.AUTH_GET_ACL, header)
             answer = await self._call(address, command, f"asking {name} about {user}")
             if not answer.fields().get("verdict"):
-                raise ClientError(f"{name} at {address} is no broker that explains what decides")
+                raise ClientError(f"{name} at {address} is not a broker that explains what decides")
             verdict = answer.header(VerdictResponseHeader)
             found.append(Explanation(name, verdict.verdict == "Allow", verdict.rule))
         return found

@@ -166,7 +166,7 @@ class PullConsumer:
         try:
             await self._send_back.put_away(message)
         except RmqError as error:
-            log.error("%s; it is no dead letter and is delivered: %s", described(message), error)
+            log.error("%s; it is not a dead letter and is delivered: %s", described(message), error)
             return False
         log.error("%s; %s", described(message), taken(self.group))
         return True

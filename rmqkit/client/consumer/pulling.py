@@ -70,7 +70,7 @@ _CONDITION = re.compile(
 
 
 def check_expression(expression: str, expression_type: str | None) -> str:
-    """The type of an expression, TAG by default. Raises ClientError when the expression is no text, and when
+    """The type of an expression, TAG by default. Raises ClientError when the expression is not text, and when
     no type is given and it looks like a condition.
 
     Java accepts any text as a tag, so a condition without a type becomes a tag that no message has, and the
@@ -82,7 +82,7 @@ def check_expression(expression: str, expression_type: str | None) -> str:
         expression.encode()
     except UnicodeEncodeError as error:
         raise ClientError(
-            f"the expression {expression!r} holds half of a surrogate pair, which is no text; cut texts"
+            f"the expression {expression!r} holds half of a surrogate pair, which is not text; cut texts"
             " between characters"
         ) from error
     if expression_type is not None:

@@ -83,7 +83,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
 
-    #: Whether the message is no message yet, but the half of a transaction.
+    #: Whether the message is not a message yet, but the half of a transaction.
     is_half: ClassVar[bool] = False
 
     def again(self) -> Outgoing:
@@ -200,13 +200,13 @@ def keyed_properties(message: Message, new_key: Callable[[], str]) -> tuple[str,
 
 def properties_text(properties: dict[str, str]) -> str:
     """The properties in their form on the wire. Raises MessageIllegal when the properties are too long, hold
-    a separator or are no text."""
+    a separator or are not text."""
     text = props.encode(properties)
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
         raise MessageIllegal(
-            f"the properties hold half of a surrogate pair, {text[error.start]!r}, which is no text; cut"
+            f"the properties hold half of a surrogate pair, {text[error.start]!r}, which is not text; cut"
             " texts between characters"
         ) from error
     if size > MAX_PROPERTIES_BYTES:

@@ -241,10 +241,10 @@ class Producer(Generic[Body]):
 
         handle  `recall_handle` of the result of its send
 
-        Raises ClientError for what is no handle, NoRoute, BrokerUnknown, and BrokerError: ILLEGAL_OPERATION
-        when the time has come, or for the handle of a message to another topic or broker, NO_PERMISSION when
-        the broker allows no recalls (`recallMessageEnable`). When cancelled, the message may be recalled.
-        """
+        Raises ClientError for what is not a handle, NoRoute, BrokerUnknown, and BrokerError:
+        ILLEGAL_OPERATION when the time has come, or for the handle of a message to another topic or broker,
+        NO_PERMISSION when the broker allows no recalls (`recallMessageEnable`). When cancelled, the message
+        may be recalled."""
         self._check_open()
         budget_ms = self.options.timeout_ms if timeout_ms is None else timeout_ms
         return await recall(self._instance, self.group, topic, handle, budget_ms)

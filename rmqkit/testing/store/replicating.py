@@ -184,8 +184,8 @@ class Replicating(StoreFixtures):
                     assert bodies(target) == [b"new", b"newer"]
 
     async def test_wrong_bytes_are_refused_whole(self, tmp_path: Path, clock: FakeClock) -> None:
-        """Bytes for another place, a truncated record, and bytes that are no record are refused, and nothing
-        of them is stored; so is every append to a store that accepts no writes."""
+        """Bytes for another place, a truncated record, and bytes that are not a record are refused, and
+        nothing of them is stored; so is every append to a store that accepts no writes."""
         async with running(self.make_store(tmp_path / "source", clock)) as source:
             results = await put(source, [message(body=b"x" * 100, keys="k") for _ in range(3)])
             data = bytes(source.read_log(0, 1 << 20))

@@ -46,7 +46,7 @@ def share(available: Counts, mean_bytes: Mapping[QueueKey, int], limits: Limits)
 
 
 def _smaller(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """The smaller of two fractions; a fraction with denominator 0 is no limit."""
+    """The smaller of two fractions; a fraction with denominator 0 means no limit."""
     return other if other[0] * one[1] < one[0] * other[1] else one
 
 

@@ -138,12 +138,12 @@ def _delayed(
     for level in times.get("delayLevel", ()):
         if not 0 <= (level or 0) <= MAX_DELAY_LEVEL:
             raise MessageIllegal(
-                f"column delayLevel: {level} is no delay level; there are 1 to {MAX_DELAY_LEVEL}, and 0 or"
+                f"column delayLevel: {level} is not a delay level; there are 1 to {MAX_DELAY_LEVEL}, and 0 or"
                 " null for no delay"
             )
     for moment in times.get("deliverAt", ()):
         if (moment or 0) < 0:
-            raise MessageIllegal(f"column deliverAt: {moment} ms is before 1970; null or 0 is no delay")
+            raise MessageIllegal(f"column deliverAt: {moment} ms is before 1970; null or 0 means no delay")
     for place, numbers in router.places(rows):
         for number in range(rows.num_rows) if numbers is None else numbers.tolist():
             given = {_DELAYING[name]: str(values[number]) for name, values in times.items() if values[number]}

@@ -39,7 +39,7 @@ def timed_units(bytes units, int64_t time_ms):
     cdef bytes made
     cdef char *to
     if len(units) % PACKED_BYTES:
-        raise ValueError(f"{len(units)} bytes are no units")
+        raise ValueError(f"{len(units)} bytes are not units")
     made = PyBytes_FromStringAndSize(NULL, count * UNIT_BYTES)
     to = PyBytes_AS_STRING(made)
     for at in range(count):

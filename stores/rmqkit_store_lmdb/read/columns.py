@@ -33,7 +33,7 @@ def pure_timed_units(units: bytes, time_ms: int) -> bytes:
     Raises ValueError for a part of a unit."""
     size, time = PACKED.size, time_ms.to_bytes(8, "big", signed=True)
     if len(units) % size:
-        raise ValueError(f"{len(units)} bytes are no units")
+        raise ValueError(f"{len(units)} bytes are not units")
     return b"".join([units[at : at + size] + time for at in range(0, len(units), size)])
 
 

@@ -70,8 +70,8 @@ def file_row(directory: Path) -> FileRow:
 
 def queue_directories(directory: Path) -> Iterator[tuple[str, list[int]]]:
     """The topics with a directory in `directory`, in order, and the ids of their queues. Directories whose
-    name is no topic or no queue id are not looked into: `lost+found` of a volume can be read by root only.
-    Raises OSError."""
+    name is neither a topic nor a queue id are not looked into: `lost+found` of a volume can be read by root
+    only. Raises OSError."""
     for topic in _directories(directory):
         if stored_fault(topic) is None:
             names = _directories(directory / topic)

@@ -43,7 +43,7 @@ class StoreReader:
         self.root = root
         directory = root / "commitlog" if log_directory is None else log_directory
         if not directory.is_dir():
-            raise StoreError(f"{root} is no message store: there is no directory {directory}")
+            raise StoreError(f"{root} is not a message store: there is no directory {directory}")
         self.log = LogReader(directory)
         self.queue_directory = root / "consumequeue"
         self._file_bytes = 0

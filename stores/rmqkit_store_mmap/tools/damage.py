@@ -35,7 +35,7 @@ def check_row(row: FileRow, size_bytes: int) -> None:
                 f"the file has {file.size_bytes} bytes, {size_bytes} are right",
             )
         if file.path.name != f"{file.base:020d}":
-            raise Damage(file.path, 0, "the name is no start offset of 20 digits")
+            raise Damage(file.path, 0, "the name is not a start offset of 20 digits")
     for start, stop in gaps(row.files):
         raise Damage(
             row.directory / f"{start:020d}",

@@ -39,7 +39,7 @@ class QueueCheck:
         self, queue: QueueReader, extension: LookUp | None = None, damaged: Container[int] = ()
     ) -> None:
         """`extension`: the directory has consumequeue_ext, so a tags code may be an address in it; a missing
-        extension is no damage. `damaged`: log offsets of the records read so far that replace damage; units
+        extension is not damage. `damaged`: log offsets of the records read so far that replace damage; units
         without a message may refer to them."""
         self.queue = queue
         self.matched = 0

@@ -37,7 +37,8 @@ from tests.counting import Counter, SlowCounter, Volatile
 def test_what_is_no_dispatcher() -> None:
     """An object that is not a dispatcher is detected at the start."""
     with pytest.raises(
-        PluginError, match="'d0' of plugin 'mine' is no Dispatcher and no QueuedDispatcher, but LogFollower"
+        PluginError,
+        match="'d0' of plugin 'mine' is neither a Dispatcher nor a QueuedDispatcher, but LogFollower",
     ):
         dispatching_of(MemoryStore(config_of(), FakeClock(), FlushWhenWanted()), LogFollower())
 

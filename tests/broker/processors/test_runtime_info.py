@@ -46,7 +46,7 @@ async def test_every_figure_of_apaches_broker_is_there(desk: BrokerHarness) -> N
 
 
 async def test_capacities_are_those_of_the_settings_or_apaches(tmp_path: Path) -> None:
-    """Dashboards divide by them; a value that is no number counts as not given."""
+    """Dashboards divide by them; a value that is not a number counts as not given."""
     given: dict[str, Any] = {"sendThreadPoolQueueCapacity": "77", "pull-thread-pool-queue-capacity": "many"}
     async with open_desk(tmp_path, **given) as desk:
         table = await figures(desk)

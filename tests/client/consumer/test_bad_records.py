@@ -205,7 +205,7 @@ def test_a_pull_consumer(backend: str, caplog: pytest.LogCaptureFixture) -> None
                 client.push_consumer("cg", subscribe="T", bad_records="skip")
 
     run(backend, body)
-    assert "it is no dead letter and is delivered" in caplog.text
+    assert "it is not a dead letter and is delivered" in caplog.text
 
 
 def refused(command: Command) -> Command:

@@ -210,7 +210,7 @@ def test_a_folder_that_may_not_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", ["none", "queue"])
 @on_both_backends
 def test_a_package_that_is_missing_later(backend: str, order: str) -> None:
-    """A broker whose transport cannot be used is no broker that does not answer."""
+    """A broker whose transport cannot be used is not a broker that does not answer."""
 
     async def body() -> None:
         async with cluster("a", {"T": {"broker-a": 1}}) as (fake, client):

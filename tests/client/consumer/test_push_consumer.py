@@ -355,7 +355,7 @@ async def test_the_start_of_a_new_group(
 
 
 async def test_a_topic_created_later_is_consumed(tmp_path: Path, autojump_clock: MockClock) -> None:
-    """A subscription to a topic that does not exist yet is no error."""
+    """A subscription to a topic that does not exist yet is not an error."""
     handled = Handled()
     async with (
         group_of(tmp_path) as group,

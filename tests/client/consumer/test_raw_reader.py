@@ -71,7 +71,7 @@ def test_a_refused_pull(backend: str) -> None:
 
 @on_both_backends
 def test_a_lookup_asks_all_brokers(backend: str) -> None:
-    """Each broker returns bytes and the age of its index; a broker without matches is no error, an
+    """Each broker returns bytes and the age of its index; a broker without matches is not an error, an
     unreachable one is."""
 
     async def body() -> None:

@@ -84,7 +84,7 @@ def test_a_key_may_have_other_blanks_than_a_space(key: str) -> None:
     ],
 )
 def test_properties_that_would_be_read_as_others(properties: dict[str, str], why: str) -> None:
-    """What readers would take for something else, or what is no text, is refused at the application."""
+    """What readers would take for something else, or what is not text, is refused at the application."""
     with pytest.raises(MessageIllegal, match=why):
         keyed_properties(Message("T", b"b", properties=properties), lambda: "ID")
 

@@ -48,7 +48,7 @@ def test_a_whole_message_takes_no_parts(part: str) -> None:
 
 
 def test_a_topic_needs_a_body() -> None:
-    """A topic alone is no message, nor is a value of another type."""
+    """A topic alone is not a message, nor is a value of another type."""
     with pytest.raises(ClientError, match="a topic and a body"):
         SendOptions().message("Orders", None)
     with pytest.raises(TypeError, match="topic"):

@@ -193,7 +193,7 @@ def test_an_end_within_the_block(backend: str, name: str, code: int) -> None:
 )
 @pytest.mark.parametrize("failing", [False, True])
 def test_a_function_decides_at_the_end(backend: str, verdict: Any, code: int, failing: bool) -> None:
-    """Whether the block ends or raises. What is no verdict is unknown."""
+    """Whether the block ends or raises. What is not a verdict is unknown."""
 
     async def body() -> None:
         async with asking() as peer, peer.client.producer("pg", check=booked) as producer:

@@ -36,7 +36,7 @@ def test_what_a_pattern_stands_for(text: str, matching: list[str], others: list[
 )
 def test_what_is_no_pattern_is_refused(text: str) -> None:
     """A pattern that nobody understands trusts nobody: the start stops."""
-    with pytest.raises(RequestRefused, match="no pattern"):
+    with pytest.raises(RequestRefused, match="not a pattern"):
         AddressPattern.parse(text)
 
 

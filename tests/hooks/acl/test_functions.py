@@ -43,7 +43,7 @@ def test_functions_are_found_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("min", "did you mean 'mine'"), ("broken", "ImportError: no module"), ("text", "is no function")],
+    [("min", "did you mean 'mine'"), ("broken", "ImportError: no module"), ("text", "is not a function")],
 )
 def test_a_function_that_is_none_stops_the_start(name: str, said: str) -> None:
     """The error says which name, and why."""

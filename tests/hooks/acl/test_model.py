@@ -81,7 +81,7 @@ def test_a_rule_holds_for_its_actions_and_sources() -> None:
         assert rule.holds_for(Action.PUB, address_of(host)) is holds, host
     assert not rule.holds_for(Action.SUB, address_of("10.1.2.3"))
     assert entry("Topic:t All Deny").holds_for(Action.LIST, None)
-    with pytest.raises(RequestRefused, match="no address"):
+    with pytest.raises(RequestRefused, match="neither an address nor a network"):
         Entry(Resource("Topic", "t"), Action.PUB, ("10.0.0.0/33",))
 
 

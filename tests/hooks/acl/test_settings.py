@@ -59,11 +59,11 @@ def test_users_of_the_settings() -> None:
     [
         ({"authorizationEnabled": "true"}, "needs authenticationEnabled"),
         ({"authenticationEnabled": "perhaps"}, "the plugin acl is off"),
-        ({**CHECKED, "initAuthenticationUser": "root:geheim"}, "no JSON object"),
+        ({**CHECKED, "initAuthenticationUser": "root:geheim"}, "not a JSON object"),
         ({**CHECKED, "initAuthenticationUser": '{"username":"root"}'}, "password"),
         (
             {**CHECKED, "innerClientAuthenticationCredentials": '{"accessKey":"a","secretKey":"geheim"'},
-            "no JSON",
+            "not a JSON",
         ),
         ({**CHECKED, "authenticationWhitelist": "105,route"}, "request codes"),
         ({**CHECKED, "authenticationProvider": "com.example.Mine"}, "authenticationProvider"),

@@ -75,7 +75,7 @@ def test_a_valid_token_names_its_user() -> None:
 
 
 def test_what_is_no_token_is_left_to_others() -> None:
-    """A text of another kind is no refusal."""
+    """A text of another kind is not a refusal."""
     for text in ("", "secret", "a.b", "a.b.c.d", "x" * 20_000):
         assert verifier().principal(text) is None
 

@@ -106,7 +106,7 @@ def test_a_message_joins_the_spans_of_both_sides(backend: str, spans: Spans) -> 
 
 @on_both_backends
 def test_a_loop_that_goes_on_ends_each_span(backend: str, spans: Spans) -> None:
-    """A processed message is no error; one whose processing raises is. Afterwards the current span is the
+    """A processed message is not an error; one whose processing raises is. Afterwards the current span is the
     same as before."""
 
     async def body() -> None:

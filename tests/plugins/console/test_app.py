@@ -115,7 +115,7 @@ async def test_passwords_are_not_tried_at_will() -> None:
     "wanted", ["https://evil.example/", "//evil.example", "/\\evil.example", "/\nx", "x"]
 )
 async def test_a_login_leads_to_no_other_site(wanted: str) -> None:
-    """An address that is no path of the console is replaced by the first page."""
+    """An address that is not a path of the console is replaced by the first page."""
     async with browser(user="ann") as http:
         assert (await _log_in(http, next=wanted)).headers["location"] == "/"
 
@@ -129,7 +129,7 @@ async def test_a_console_without_a_login() -> None:
 
 
 async def test_forms_have_a_size() -> None:
-    """One that is too large is refused before it has ended, and what is no form as well."""
+    """One that is too large is refused before it has ended, and what is not a form as well."""
     async with Client("127.0.0.1:1") as client, console_of(client, user="ann") as console:
         app = application.Application(console).asgi()
         for body, status in ((b"x" * (MAX_BODY_BYTES + 1), 413), (b"\xff", 400)):
@@ -147,7 +147,7 @@ async def test_forms_have_a_size() -> None:
 
 
 async def test_a_browser_that_goes_away(caplog: pytest.LogCaptureFixture) -> None:
-    """A form that does not arrive is no defect: nothing is logged."""
+    """A form that does not arrive is not a defect: nothing is logged."""
     async with Client("127.0.0.1:1") as client, console_of(client, user="ann") as console:
         answers: list[Message] = []
 

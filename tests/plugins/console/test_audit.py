@@ -40,7 +40,7 @@ def written(file: Path) -> str:
 
 
 async def test_events_of_a_file(tmp_path: Path) -> None:
-    """The newest are first, each with a sentence; what is no event is passed over."""
+    """The newest are first, each with a sentence; what is not an event is passed over."""
     async with asking(tmp_path / "data", audit_file=written(tmp_path / "audit.jsonl")) as ask:
         values = await ask.values("/audit")
         assert (values["source"], values["faults"]) == ("file", [])

@@ -58,7 +58,7 @@ async def test_when_cancelled_connections_are_closed() -> None:
 
 
 async def test_other_protocols() -> None:
-    """A websocket is refused, and so is what is no HTTP."""
+    """A websocket is refused, and so is what is not HTTP."""
     async with (
         Client("127.0.0.1:1") as client,
         console_of(client, listen="127.0.0.1:0") as console,

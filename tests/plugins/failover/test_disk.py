@@ -35,7 +35,7 @@ async def test_a_disk_that_takes_no_write_is_logged(tmp_path: Path, caplog: pyte
     async with trio.open_nursery() as nursery:
         nursery.start_soon(probe.run)
         with trio.fail_after(PATIENCE_S):
-            while "the disk takes no write" not in caplog.text:  # noqa: ASYNC110 - a log line is no event
+            while "the disk takes no write" not in caplog.text:  # noqa: ASYNC110 - a log line is not an event
                 await trio.sleep(0.001)
         assert not probe.wrote.is_set()
         probe.path.rmdir()

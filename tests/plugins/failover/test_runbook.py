@@ -113,7 +113,7 @@ def test_the_commands_of_the_page(tmp_path: Path) -> None:
             assert producer.send("T", b"third").status is SendStatus.SEND_OK
 
             assert servers["three"].stop() == 0
-            assert run(remove, tmp_path) == "three is no member any more\n"
+            assert run(remove, tmp_path) == "three is not a member any more\n"
             assert producer.send("T", b"fourth").status is SendStatus.SEND_OK
             found = until_status(tmp_path, status, master="two")
             assert [each["name"] for each in found["members"]] == ["one", "two"]

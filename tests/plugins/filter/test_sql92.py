@@ -142,7 +142,7 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
     ),
 )
 def test_any_properties_are_evaluated(seed: int, properties: dict[str, str]) -> None:
-    """Texts that are no numbers, that are empty or of any script raise nothing."""
+    """Texts that are not numbers, that are empty or of any script raise nothing."""
     (case,) = cases(Random(seed), 1)
     assert verdict(Case(case.expression, properties)) in (REFUSED, MATCHES, "0")
 
@@ -173,11 +173,11 @@ def test_the_last_of_equal_names_counts() -> None:
     [
         ("a = 1 garbage", "'garbage' at position 6 follows the end"),
         ("a = 1 )", "follows the end"),
-        ("a", "alone is no condition"),
-        ("NOT a = 1", "alone is no condition"),
+        ("a", "alone is not a condition"),
+        ("NOT a = 1", "alone is not a condition"),
         ("b = 1 OR -a = 1", "minus is for numbers only"),
         ("a CONTAINS ''", "nothing to search"),
-        ("(b = 1) CONTAINS 'x'", "no text"),
+        ("(b = 1) CONTAINS 'x'", "not text"),
     ],
 )
 def test_the_strict_mode_refuses_what_apache_ignores(expression: str, reason: str) -> None:

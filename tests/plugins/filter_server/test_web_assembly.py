@@ -171,7 +171,7 @@ async def test_what_is_no_module_is_refused(tmp_path: Path) -> None:
     """Source text of Java, too much, another checksum: before any work is done."""
     async with accepting(tmp_path, webAssemblyMaxBytes=1000) as running:
         remark = await refused(running, b"public class Mine {}", ResponseCode.NO_PERMISSION)
-        assert "no module of WebAssembly" in remark
+        assert "not a module of WebAssembly" in remark
         remark = await refused(running, b"\0asm" + bytes(1000), ResponseCode.NO_PERMISSION)
         assert "1004 bytes, at most 1000" in remark
         remark = await refused(running, module(), ResponseCode.INVALID_PARAMETER, crc=1)
@@ -241,7 +241,7 @@ def changed(**limits: Any) -> ModuleLimits:
 
 
 async def test_the_verdicts_are_those_of_the_module() -> None:
-    """In the order of the records; what is no record does not match."""
+    """In the order of the records; what is not a record does not match."""
     assert await verdicts(module()) == [True] * 10 + [False] * 10
     made = ModuleFilter("the filter Mine", module("(i32.const 7)"), LIMITS).compiled(trio.CapacityLimiter(1))
     assert made.records_async is not None

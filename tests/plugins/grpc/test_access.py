@@ -76,7 +76,7 @@ async def test_a_proxy_lends_its_rights_to_nobody(
     tmp_path: Path, rights: tuple[str, str] | None, is_trusted: bool
 ) -> None:
     """It vouches for what it passes on, which gets a client as far as at a broker, and one without a proof
-    nowhere; a proxy that is no super user cannot."""
+    nowhere; a proxy that is not a super user cannot."""
     async with running_cluster(tmp_path, scheme="tcp", **CHECKED) as cluster:
         async with Client(cluster.namesrv_text, access_key=ROOT[0], secret_key=ROOT[1]) as admin:
             await admin.access.set_user("alice", password="alice-secret")

@@ -77,7 +77,7 @@ def test_any_bytes_are_messages_or_are_refused(data: bytes) -> None:
     ],
 )
 def test_timeouts(text: str | None, wanted: float | None) -> None:
-    """Up to eight digits and a unit; anything else is no time-out."""
+    """Up to eight digits and a unit; anything else is not a time-out."""
     found = timeout_ms(text)
     assert found is None if wanted is None else found == pytest.approx(wanted)
 

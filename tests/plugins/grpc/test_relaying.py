@@ -99,7 +99,7 @@ async def test_the_trial_of_a_message(tmp_path: Path, code: str, result: str) ->
 
 @pytest.mark.parametrize("nonce", ["", "x", "-1", "12345678901", "١"])
 def test_answers_to_no_question(nonce: str) -> None:
-    """A number that the broker cannot have given is ignored, as is what is no answer."""
+    """A number that the broker cannot have given is ignored, as is what is not an answer."""
     trace = M["ThreadStackTrace"](nonce=nonce)
     assert answer_of(M["TelemetryCommand"](thread_stack_trace=trace)) is None
     assert answer_of(M["TelemetryCommand"]()) is None

@@ -36,5 +36,5 @@ def test_the_id_of_a_send() -> None:
 )
 def test_other_texts_are_refused(text: str) -> None:
     """The answer says which id is wanted."""
-    with pytest.raises(Refusal, match="no transaction id"):
+    with pytest.raises(Refusal, match="not a transaction id"):
         transaction_id.parse(text)

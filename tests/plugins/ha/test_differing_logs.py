@@ -130,8 +130,8 @@ async def continued(directory: Path) -> bytes:
     ("keys", "text"),
     [
         ({"plugins.ha.masterAddress": ""}, "this slave was away for too long, or"),
-        ({"brokerClusterName": "Other"}, "it is no slave of that master"),
-        ({"brokerName": "other"}, "it is no slave of that master"),
+        ({"brokerClusterName": "Other"}, "it is not a slave of that master"),
+        ({"brokerName": "other"}, "it is not a slave of that master"),
     ],
     ids=["nobody says who it is", "another cluster", "another name"],
 )
@@ -180,7 +180,7 @@ async def test_an_empty_slave_of_another_name_copies_nothing(
         running_slave(tmp_path / "s", master, brokerName="other") as slave,
     ):
         await send(master, b"one")
-        await until(lambda: bool(said(caplog, "it is no slave of that master")))
+        await until(lambda: bool(said(caplog, "it is not a slave of that master")))
         assert slave.context.store.end_offset == 0
         assert not ha_master(master).replicas.connected
 

@@ -163,7 +163,7 @@ def test_a_log_without_epochs_is_from_before_the_elections() -> None:
     ],
 )
 def test_epochs_and_offsets_rise(epochs: list[EpochStart], rises: bool) -> None:
-    """Anything else is no history of a log."""
+    """Anything else is not a history of a log."""
     assert is_rising(epochs) == rises
 
 

@@ -117,7 +117,7 @@ async def test_a_member_starts_fenced(tmp_path: Path) -> None:
 
 async def test_every_member_of_the_set_counts(tmp_path: Path) -> None:
     """SEND_OK needs all members of the in-sync set by name; two connections of one member, or a slave outside
-    the set, are no substitute."""
+    the set, are not a substitute."""
     async with (
         running_member(tmp_path / "a", "a") as a,
         running_member(tmp_path / "b", "b") as b,
@@ -247,7 +247,7 @@ async def test_a_master_refuses_wrong_members(
                     data += await stream.receive()
         assert text in unpacked(data[12:], Welcome).refusal
         await until(lambda: text in caplog.text)
-        assert caplog.text.count("is no slave of this broker") == 1
+        assert caplog.text.count("is not a slave of this broker") == 1
 
 
 async def test_a_slave_says_why_it_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -255,7 +255,7 @@ async def test_a_slave_says_why_it_is_refused(tmp_path: Path, caplog: pytest.Log
     async with running_member(tmp_path / "a", "same") as a, running_member(tmp_path / "b", "same") as b:
         await lead(a, 1)
         await follow(b, a, 1)
-        await until(lambda: caplog.text.count("is no slave of this broker") > 1)
+        await until(lambda: caplog.text.count("is not a slave of this broker") > 1)
         assert caplog.text.count("it refuses this slave: master and slave both have the memberName same") == 1
 
 
@@ -276,7 +276,7 @@ def test_a_greeting_may_come_in_pieces(cut: int) -> None:
 @pytest.mark.parametrize("data", [MAGIC + b"\xff" * 4, MAGIC + bytes(4)])
 def test_a_greeting_has_a_limit(data: bytes) -> None:
     """A size that no greeting has is an error, not an allocation."""
-    with pytest.raises(ProtocolError, match="no member of an elected group"):
+    with pytest.raises(ProtocolError, match="not a member of an elected group"):
         Reports().feed(data)
 
 
@@ -297,8 +297,8 @@ async def test_slaves_without_a_name_follow_and_do_not_count(tmp_path: Path) -> 
 
 
 async def test_too_small_a_set_refuses_before_the_append(tmp_path: Path) -> None:
-    """With minInSyncReplicas nothing is stored while the set is smaller. A broker that is no master says so,
-    for producers then look for another one."""
+    """With minInSyncReplicas nothing is stored while the set is smaller. A broker that is not a master says
+    so, for producers then look for another one."""
     async with running_member(tmp_path, "a", minInSyncReplicas=2) as a:
         await lead(a, 1)
         (refused,) = await send(a, b"one")

@@ -71,7 +71,7 @@ async def test_a_stranger_is_closed_with_one_line(
                 await stranger.receive()
         lines = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
         assert len(lines) == 1
-        assert "is no slave of this broker, closed" in lines[0]
+        assert "is not a slave of this broker, closed" in lines[0]
         await send(master, b"one")
         await caught_up(master, slave)
 
@@ -144,7 +144,7 @@ async def test_an_elected_master_closes_strangers(
         records = [each for each in caplog.records if each.name.startswith("rmqkit_ha.master")]
         lines = [each.getMessage() for each in records if each.levelno >= logging.WARNING]
         assert len(lines) == 1
-        assert "is no slave of this broker, closed" in lines[0]
+        assert "is not a slave of this broker, closed" in lines[0]
         await send(a, b"one")
         await caught_up(a, slave)
         await until(lambda: group_of(a).members()["s"].is_caught_up)

@@ -89,9 +89,9 @@ async def test_a_retried_message_is_acknowledged_under_its_retry_topic(pops: Pop
 @pytest.mark.parametrize(
     ("fields", "code", "said"),
     [
-        ({"extra_info": ""}, ResponseCode.INVALID_PARAMETER, "no handle"),
+        ({"extra_info": ""}, ResponseCode.INVALID_PARAMETER, "not a handle"),
         ({"extra_info": "1 2 3"}, ResponseCode.INVALID_PARAMETER, "8 fields"),
-        ({"extra_info": "x" * 10_000}, ResponseCode.INVALID_PARAMETER, "no handle"),
+        ({"extra_info": "x" * 10_000}, ResponseCode.INVALID_PARAMETER, "not a handle"),
         ({"extra_info": "0 1 1 0 0 elsewhere 0 0"}, ResponseCode.INVALID_PARAMETER, "elsewhere"),
         ({"extra_info": "0 1 1 0 0 broker-a 0 0"}, ResponseCode.NO_MESSAGE, "another delivery"),
         ({"extra_info": "0 1 1 0 0 broker-a 0 1"}, ResponseCode.INVALID_PARAMETER, "another message"),

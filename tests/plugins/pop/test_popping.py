@@ -242,7 +242,7 @@ async def test_odd_pops_are_refused(pops: PopDesk, fields: dict[str, Any], code:
 
 @pytest.mark.parametrize("invisible", ["9223372036854775808", "x", ""])
 async def test_numbers_that_java_could_not_hold(pops: PopDesk, invisible: str) -> None:
-    """A field that is no i64 is named in the refusal."""
+    """A field that is not an i64 is named in the refusal."""
     odd = pops.pop_request()
     fields = dict(odd.fields()) | {"invisibleTime": invisible}
     refused = await pops.ask(Command(code=odd.code, opaque=7, ext=fields))

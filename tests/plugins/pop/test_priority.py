@@ -31,7 +31,7 @@ async def send(pops: PopDesk, *priorities: int | str, **more: str) -> None:
     ("priority", "queue_id"), [("0", 0), ("2", 2), ("3", 3), ("99", 3), ("-1", 0), ("high", 0), ("²", 0)]
 )
 async def test_a_priority_is_a_queue(pops: PopDesk, priority: str, queue_id: int) -> None:
-    """Whatever queue the client names; the last one for higher ones. What is no priority counts for
+    """Whatever queue the client names; the last one for higher ones. What is not a priority counts for
     nothing."""
     await send(pops, priority)
     assert [len(pops.desk.stored(TOPIC, at)) for at in range(4)].index(1) == queue_id

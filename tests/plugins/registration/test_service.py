@@ -432,8 +432,8 @@ async def test_a_member_of_an_elected_group_registers_by_its_role(
     rig: Rig, autojump_clock: trio.testing.MockClock
 ) -> None:
     """With id 0 while it is the master, at once; otherwise with the one that the elector gave it, and not at
-    all before it has one. The epoch is the state version. Another address with its id is no error: it is the
-    former master's."""
+    all before it has one. The epoch is the state version. Another address with its id is not an error: it is
+    the former master's."""
     group = SimpleNamespace(broker_id=0)
     rig.replication.group = cast(ReplicaGroup, group)
     rig.role.current = Role.FENCED

@@ -19,7 +19,7 @@ def test_numbers_are_read_as_java_does(value: int, front: str) -> None:
 @pytest.mark.parametrize("text", ["", " ", "5 ", "1e3", "0x5", "--5", "5.0", "\u0663", str(2**63), "9" * 30])
 def test_other_texts_are_no_numbers(text: str) -> None:
     """The text is named."""
-    with pytest.raises(ValueError, match="is no whole number"):
+    with pytest.raises(ValueError, match="is not a whole number"):
         number(text)
 
 

@@ -57,7 +57,7 @@ def test_what_a_unit_is(magic: int, rolls: bool, deletes: bool, weight: int) -> 
 
 @given(st.integers(units.LEAST_FILE_BYTES, 1_000))
 def test_a_file_ends_with_a_blank(file_bytes: int) -> None:
-    """Which fills it, and is no unit; the last unit is where Apache looks for it."""
+    """Which fills it, and is not a unit; the last unit is where Apache looks for it."""
     position = 0
     while units.has_room(position, file_bytes):
         position += UNIT_BYTES

@@ -84,7 +84,7 @@ async def test_what_is_no_half_message_is_not_ended(opened: Opened, kind: int) -
                 tran_state_table_offset=message.queue_offset,
                 commit_log_offset=message.physical_offset,
             )
-            assert (answer.code, "is no half message" in (answer.remark or "")) == (1, True)
+            assert (answer.code, "is not a half message" in (answer.remark or "")) == (1, True)
         assert len(producer.delivered()) == 2
         assert producer.open_count == 1
 

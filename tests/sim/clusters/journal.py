@@ -84,7 +84,7 @@ class Acknowledgements(SendMessageHook):
         assert self._broker is not None
         role, journal = self._broker.role, self._journal
         try:
-            assert role.current is Role.MASTER, "a broker that is no master acknowledges"
+            assert role.current is Role.MASTER, "a broker that is not a master acknowledges"
             journal.acknowledged(self._group, self._process.machine.name, role.epoch)
             for context in sends:
                 for message, at in zip(context.messages, context.results, strict=True):

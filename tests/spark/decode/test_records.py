@@ -60,7 +60,7 @@ COMPRESSORS: dict[int, Callable[[bytes], bytes]] = {
 }
 Record = tuple[PutMessage, bytes]
 
-#: Parts of properties, some of which are no UTF-8: cut short, overlong, surrogates, another character set.
+#: Parts of properties, some of which are not UTF-8: cut short, overlong, surrogates, another character set.
 _PIECES = (
     *(b"KEYS\x01", b"a\x01", b"\x02", b"x", "é".encode(), "€".encode(), "😀".encode()),
     *(b"\xff", b"\xe2\x82", b"\xf0\x9f", b"\xc0\xaf", b"\xed\xa0\xbd", b"\xed\xb8\x80", "中".encode("gbk")),
@@ -239,7 +239,7 @@ def test_the_columns_of_one_message() -> None:
 )
 def test_times_of_delivery(properties: str, time_ms: int | None) -> None:
     """The time that the sender asked for, else the one that the broker chose; null without one, and for what
-    is no time. It is the same alone, beside messages without a time, and decoded one by one."""
+    is not a time. It is the same alone, beside messages without a time, and decoded one by one."""
     block = numbered([put(properties=properties.encode()), put(), put(properties=b"TAGS\x01a\x02")])
     alone = Projection(("deliveryTimestamp", "queueOffset"))
     for projection in (ALL, alone):
@@ -405,7 +405,7 @@ def _three(origin: str) -> Block:
 
 
 def test_a_record_that_is_being_written_is_looked_at_again() -> None:
-    """A torn record of a file is no error if it becomes complete soon."""
+    """A torn record of a file is not an error if it becomes complete soon."""
     sound = _three("file")
     data = bytearray(sound.data)
     data[105 + 88 : 105 + 92] = bytes(4)
@@ -445,7 +445,7 @@ def test_inner_batches_that_are_damaged() -> None:
 
 
 def test_properties_that_are_no_utf_8() -> None:
-    """Bytes that are no UTF-8 become U+FFFD, one for each fault that Java sees; the separators around them
+    """Bytes that are not UTF-8 become U+FFFD, one for each fault that Java sees; the separators around them
     count, and the other properties and messages stay as they are, also in an inner batch."""
     odd = b"trace\x01a\xb1\xe0\xa4b\x02KEYS\x01k1\x02\xed\xa0\xbdn\x01\xe2\x02TAGS\x01t\x02"
     inner = batch.encode([batch.BatchItem(0, b"in", b"p\x01\xff\x02")])

@@ -363,7 +363,7 @@ async def test_what_cannot_be_opened(tmp_path: Path) -> None:
         list(source.blocks(_part("Bills", 0, 0, 30), EVERYTHING, 4))
 
 
-# --- what is no store of this kind, and topics that files cannot give ---------------------------------------
+# --- no store of this kind, and topics that files cannot give -----------------------------------------------
 
 
 async def test_what_is_no_store(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_a_broken_neighbour(
 
 
 def test_what_stays_wrong_is_not_tried_again(shared_cluster: Brokers, tmp_path: Path) -> None:
-    """A place that is no source, whatever time passes, is an error at once."""
+    """A place that is not a source, whatever time passes, is an error at once."""
     (tmp_path / "store" / "commitlog").mkdir(parents=True)
     (tmp_path / "store" / "config").mkdir()
     (tmp_path / "store" / "config" / "topics.json").write_text("{")

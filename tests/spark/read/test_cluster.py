@@ -274,7 +274,7 @@ def test_a_broker_without_master_is_an_outage(tmp_path: Path) -> None:
 
 
 def test_a_broker_without_index(tmp_path: Path) -> None:
-    """Without an index, finding nothing is no answer, so everything must be read."""
+    """Without an index, finding nothing is not an answer, so everything must be read."""
     with brokers(tmp_path, messageIndexEnable=False) as cluster:
         cluster.create_topic("Plain", 1)
         send(cluster, [Message("Plain", b"x", keys=["one"])])

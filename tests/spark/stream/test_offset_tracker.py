@@ -501,7 +501,7 @@ def test_no_such_topic() -> None:
 
 
 def test_topic_no_longer_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    """A topic removed from the options is no loss; its positions stay in the checkpoint, a warning says so
+    """A topic removed from the options is not a loss; its positions stay in the checkpoint, a warning says so
     once, and when it is requested again it is read from there."""
     query = Query(Numbers({A: Bounds(0, 10), P: Bounds(0, 5)}), topics=("orders", "payments"))
     _, offset = query.run()

@@ -334,9 +334,9 @@ def test_without_the_package_only_who_chooses_it_is_told(
     [
         ({"mapSizeMaxBytes": 5}, "mapSizeMaxBytes"),
         ({"maxReaders": 1}, "maxReaders"),
-        ({"topicRetentionHours": ["Orders"]}, "no Topic=hours"),
-        ({"topicRetentionHours": ["Orders=0"]}, "no Topic=hours"),
-        ({"topicRetentionBytes": ["Orders=1.5"]}, "topicRetentionBytes: 'Orders=1.5' is no Topic=bytes"),
+        ({"topicRetentionHours": ["Orders"]}, "not a Topic=hours"),
+        ({"topicRetentionHours": ["Orders=0"]}, "not a Topic=hours"),
+        ({"topicRetentionBytes": ["Orders=1.5"]}, "topicRetentionBytes: 'Orders=1.5' is not a Topic=bytes"),
         ({"mapSize": 5}, "did you mean 'mapSizeMaxBytes'"),
     ],
 )

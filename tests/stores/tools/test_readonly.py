@@ -175,7 +175,7 @@ async def test_a_record_that_is_being_written_is_looked_at_again(
 async def test_what_is_not_there(tmp_path: Path) -> None:
     """Directories and queues that do not exist; a topic name that leads out of the store; a log kept
     elsewhere."""
-    with pytest.raises(StoreError, match="is no message store"):
+    with pytest.raises(StoreError, match="is not a message store"):
         StoreReader(tmp_path)
     await build(tmp_path / "store")
     with StoreReader(tmp_path / "store") as reader:

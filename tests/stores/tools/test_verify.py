@@ -166,7 +166,7 @@ async def test_a_torn_end_is_noted(tmp_path: Path) -> None:
 
 
 async def test_an_open_store_is_verified_and_said_to_be_in_use(tmp_path: Path) -> None:
-    """The process with the lock keeps it; keys that wait to be indexed are no damage."""
+    """The process with the lock keeps it; keys that wait to be indexed are not damage."""
     async with running(make(tmp_path)) as store:
         store.append([message(keys=f"k{number}") for number in range(50)])
         outcome = verify(tmp_path)

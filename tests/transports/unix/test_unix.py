@@ -116,7 +116,7 @@ async def test_a_stale_file_is_replaced(folder: Path) -> None:
         await client.send(b"x")
         assert await server.receive_some() == b"x"
     path.write_text("precious")
-    with pytest.raises(FileExistsError, match="no socket"):
+    with pytest.raises(FileExistsError, match="not a socket"):
         await UnixTransport().listen(address)
     assert path.read_text() == "precious"
 

@@ -22,7 +22,7 @@ class RedactSettings(msgspec.Struct, frozen=True, rename="camel"):
         try:
             re.compile(self.pattern.encode())
         except re.error as error:
-            raise ValueError(f"pattern {self.pattern!r} is no regular expression: {error}") from error
+            raise ValueError(f"pattern {self.pattern!r} is not a regular expression: {error}") from error
 
 
 class Redact(EachPutHook):

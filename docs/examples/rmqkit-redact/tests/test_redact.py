@@ -44,7 +44,7 @@ def test_compressed_bodies_stay() -> None:
 
 def test_a_bad_pattern_stops_the_start() -> None:
     """With the plugin's name, and what is wrong."""
-    with pytest.raises(PluginError, match=r"'redact': pattern '\(' is no regular expression"):
+    with pytest.raises(PluginError, match=r"'redact': pattern '\(' is not a regular expression"):
         load(settings.load(environ={}, flags={"plugins.redact.pattern": "("}))
 
 

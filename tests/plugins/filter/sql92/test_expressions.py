@@ -29,8 +29,8 @@ def value_of(node: Node, **properties: str) -> object:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: sql.condition(text("x")), "'x' is no condition"),
-        (lambda: sql.all_of([TRUE, ONE]), "1 is no condition"),
+        (lambda: sql.condition(text("x")), "'x' is not a condition"),
+        (lambda: sql.all_of([TRUE, ONE]), "1 is not a condition"),
         (lambda: sql.ordered("<", A, text("x")), "'x' cannot be compared by <"),
         (lambda: sql.ordered(">", TRUE, A), "TRUE cannot be compared by >"),
         (lambda: sql.equal(A, NULL), "NULL cannot be compared, write IS NULL"),

@@ -93,7 +93,7 @@ def test_offsets_are_read_as_they_were_written(offsets: list[int]) -> None:
 
 @given(st.binary(max_size=200), st.sampled_from(["d", "x", ""]))
 def test_foreign_op_messages(body: bytes, tag: str) -> None:
-    """What is no number is passed over, and so is a message with another tag."""
+    """What is not a number is passed over, and so is a message with another tag."""
     found = offsets_of(stored(body, tag))
     assert all(0 <= offset < 10**19 for offset in found)
     assert tag == "d" or found == []

@@ -100,7 +100,7 @@ def test_a_file_has_its_whole_size_from_the_beginning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strange", ["notes.txt", "0000", "1" * 19])
 def test_other_files_stay(tmp_path: Path, strange: str) -> None:
-    """They are no rows."""
+    """They are not rows."""
     (tmp_path / strange).write_bytes(b"mine")
     files = RowFiles(tmp_path, ROW_BYTES, ROWS)
     files.open()

@@ -116,7 +116,7 @@ async def test_too_much_that_waits_refuses_for_the_moment(store: LmdbStore) -> N
 async def test_a_full_reader_table_puts_a_checkpoint_off(
     store: LmdbStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is no failure of the device: appends go on, and the next checkpoint succeeds."""
+    """It is not a failure of the device: appends go on, and the next checkpoint succeeds."""
     commits = store._commits
     await put(store, [message()])
     await commits.drain()

@@ -376,8 +376,8 @@ async def test_the_table_of_queues_is_built_from_folders(
 
 @pytest.mark.parametrize("crash", [True, False])
 async def test_directories_of_a_volume_are_not_looked_into(tmp_path: Path, crash: bool) -> None:
-    """A directory whose name is no topic, as `lost+found`, is passed over, whatever it contains: here what no
-    queue may contain, and a link that leads nowhere."""
+    """A directory whose name is not a topic, as `lost+found`, is passed over, whatever it contains: here what
+    no queue may contain, and a link that leads nowhere."""
     async with running(make(tmp_path / "live")) as store:
         store.append([message("Orders", 0, b"one")])
         shutil.copytree(tmp_path / "live", tmp_path / "crashed")

@@ -310,7 +310,7 @@ async def test_an_index_file_that_javas_directory_lacks_is_told_of(
 async def test_messages_without_keys_between_two_index_files_are_no_gap(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Trimmed and rolled-back messages are no gap either."""
+    """Trimmed and rolled-back messages are not a gap either."""
     plain, rolled_back = message(keys=" "), message(keys="x", sys_flag=TRANSACTION_ROLLBACK)
     async with running(make(tmp_path, max_index_num=4)) as store:
         for number in range(900):
