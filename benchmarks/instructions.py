@@ -52,6 +52,8 @@ class Counter:
 
     def switch(self, on: bool) -> None:
         """Count from now on, or no longer."""
+        # Python 3.12 counts instructions if a frame had asked for it when the tracing begins.
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(self._called if on else None)
 
     def _called(self, frame: FrameType, event: str, argument: object) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import kombu.pools
 import pytest
 from attrs import define, field
 from celery import Celery
@@ -99,6 +100,13 @@ def jobs(tmp_path: Path, rocketmq: ThreadedRocketMQ) -> Jobs:
     return Jobs(tmp_path, f"rocketmq://{rocketmq.namesrv_text}")
 
 
+@pytest.fixture
+def pools() -> Iterator[None]:
+    """Connections that Celery keeps for the whole process are closed after the test."""
+    yield
+    kombu.pools.reset()
+
+
 @define
 class Jobs:
     """An application of Celery in a folder."""
@@ -166,6 +174,7 @@ def test_tasks_run(jobs: Jobs, rocketmq_client: BlockingClient) -> None:
     assert (lag(rocketmq_client, "jobs"), lag(rocketmq_client, "others")) == (0, 0)
 
 
+@pytest.mark.usefixtures("pools")
 def test_remote_control_and_events(jobs: Jobs) -> None:
     """`celery inspect ping` finds the workers, `control` tells one of them, and a monitor sees events."""
     with jobs.worker("--pool", "solo", "--hostname", "one@here", "--task-events") as worker:
