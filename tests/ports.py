@@ -12,21 +12,22 @@ LOOPBACK = "127.0.0.1"
 _FIRST, _STOP = 15_000, 30_000
 #: Test processes that run beside each other have ranges of their own: a JVM takes its port seconds after it
 #: was found free. The first ranges are for the numbered workers of one run.
-_RANGES, _FOR_WORKERS = 16, 4
-_given: set[int] = set()
+_RANGES, _FOR_WORKERS = 16, 8
+#: From the oldest to the newest.
+_given: dict[int, None] = {}
 
 
 def free_port(*offsets: int) -> int:
-    """A port p such that p and every p + offset are free for TCP and UDP, and were not given before by this
-    process, as long as there are others."""
+    """A port p such that p and every p + offset are free for TCP and UDP, and were not given by this process
+    to the last hundreds of calls."""
     start, size = _own_range()
-    if len(_given) > size // 2:
-        _given.clear()
+    for port in list(_given)[: max(0, len(_given) - size // 2)]:
+        del _given[port]
     while True:
         port = random.randrange(start + 2, start + size - 2)
         wanted = {port, *(port + offset for offset in offsets)}
-        if _given.isdisjoint(wanted) and all(map(_is_free, wanted)):
-            _given.update(wanted)
+        if _given.keys().isdisjoint(wanted) and all(map(_is_free, wanted)):
+            _given.update(dict.fromkeys(wanted))
             return port
 
 

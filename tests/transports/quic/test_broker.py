@@ -209,7 +209,7 @@ async def test_a_broker_without_quic_is_named(tmp_path: Path) -> None:
     async with running_cluster(tmp_path, **TEST_MODE) as cluster:
         config = cluster.broker.context.config
         async with Client(
-            f"tcp://{cluster.namesrv_text}", config=config, transport="quic", connect_timeout_ms=500
+            f"tcp://{cluster.namesrv_text}", config=config, transport="quic", connect_timeout_ms=30_000
         ) as client:
             with pytest.raises(
                 ClientError,
