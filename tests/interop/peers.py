@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.interop import class_archive
 from tests.interop.builds import (
     SERVER_VERSION,
     JavaClient,
@@ -150,13 +151,15 @@ class Program:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(timeout=STOP_SECONDS)
+            code = self.process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
             raise PeerError(
                 f"{self.name} did not end within {STOP_SECONDS} s of SIGTERM\n{self.tail()}"
             ) from None
+        class_archive.keep(self.process.args, whole=code >= 0)
+        return code
 
 
 def start(name: str, command: Sequence[str], home: Path, env: Mapping[str, str] | None = None) -> Program:
@@ -222,7 +225,7 @@ def _java_server(
     conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     where = (f"-Duser.home={home}", f"-Drocketmq.home.dir={home}", f"-Djava.io.tmpdir={home}")
     command = [tool("java"), *_JAVA_SERVER, *options, *where, "-cp", classpath, main, *arguments, str(conf)]
-    return start(name, command, home, {"ROCKETMQ_HOME": str(home)})
+    return start(name, class_archive.sharing(command), home, {"ROCKETMQ_HOME": str(home)})
 
 
 @contextmanager
@@ -513,7 +516,8 @@ class Report:
         )
 
 
-_JAVA_CLIENT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+#: Options of the JVM of a program that ends soon.
+JAVA_CLIENT = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 def java_command(
@@ -535,7 +539,7 @@ def java_command(
         **(settings or {}),
     }
     flags = [f"-D{key}={value}" for key, value in properties.items()]
-    return [tool("java"), *_JAVA_CLIENT, *flags, "-cp", client.classpath, "rmqkit.interop.Interop"]
+    return [tool("java"), *JAVA_CLIENT, *flags, "-cp", client.classpath, "rmqkit.interop.Interop"]
 
 
 def play(
@@ -551,7 +555,7 @@ def play(
     """Run scenarios in one process and read the JSON line printed by each; a hanging process is killed and
     reported as far as it came."""
     words = [
-        *command,
+        *class_archive.sharing(command),
         ",".join(scenarios),
         namesrv,
         "--threads",
@@ -575,6 +579,7 @@ def play(
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
+    class_archive.keep(words, whole=code is not None)
     outcomes = {}
     for line in out.decode(errors="replace").splitlines():
         if line.startswith('{"scenario"'):

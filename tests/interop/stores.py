@@ -33,6 +33,7 @@ from rmqkit.protocol.tags import java_hash
 from rmqkit.testing.store import FlushWhenWanted, as_keys, message, running
 from rmqkit.toolkit.system_clock import SystemClock
 from rmqkit_store_mmap.store import MmapStore
+from tests.interop import class_archive
 from tests.interop.builds import java_store, tool
 
 Seen = dict[str, Any]
@@ -92,7 +93,8 @@ def python_command(directory: Path) -> list[str]:
 
 def play(command: Sequence[str], *options: str) -> list[Seen]:
     """Run a program to its end; returns its lines. It must report that it has finished."""
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    run = class_archive.run if "-cp" in command else subprocess.run
+    done = run([*command, *options], capture_output=True, text=True, timeout=_SECONDS)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr[-4000:]
     assert "done" in lines[-1]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from rmqkit.client import Client, SendFailed
 from rmqkit.protocol.codes import RequestCode, ResponseCode, SerializeType
 from rmqkit.protocol.signature import content_of, sign
 from tests.hooks.acl.kit import CHECKED, INNER, ROOT
-from tests.interop import peers
+from tests.interop import class_archive, peers
 from tests.interop.builds import SERVER_VERSION, BuildError, JavaClient, java_admin, tool
 
 Code = RequestCode
@@ -37,9 +36,10 @@ class Tools:
         (self._home / "conf" / "tools.yml").write_text(text)
 
     def __call__(self, *words: str) -> str:
-        done = subprocess.run(
+        done = class_archive.run(
             [
                 tool("java"),
+                *peers.JAVA_CLIENT,
                 f"-Drocketmq.home.dir={self._home}",
                 "-Drocketmq.client.logUseSlf4j=true",
                 "-cp",
@@ -50,9 +50,8 @@ class Tools:
             capture_output=True,
             text=True,
             timeout=120,
-            check=False,
         )
-        return done.stdout + done.stderr
+        return str(done.stdout + done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -371,7 +370,7 @@ def test_java_sends_and_consumes_with_keys(
     topic = {"topic": "java", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
     made = call(checked, Code.UPDATE_AND_CREATE_TOPIC, {"defaultTopic": "TBW102", "order": "false"} | topic)
     assert made.code == 0, made
-    done = subprocess.run(
+    done = class_archive.run(
         [
             *peers.java_command(program, tmp_path)[:-1],
             "rmqkit.interop.admin.KeysProgram",
@@ -380,7 +379,6 @@ def test_java_sends_and_consumes_with_keys(
         capture_output=True,
         text=True,
         timeout=240,
-        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from tests.interop import peers
+from tests.interop import class_archive, peers
 from tests.interop.builds import SERVER_VERSION, BuildError, JavaClient, java_admin, tool
 
 #: In the order of execution, because they depend on each other: scenario -> (requirement rows that it proves,
@@ -82,15 +81,14 @@ def mqadmin(program: JavaClient, namesrv: str, *words: str) -> str:
     """The output of one call of mqadmin."""
     command = [
         tool("java"),
+        *peers.JAVA_CLIENT,
         "-Drocketmq.client.logUseSlf4j=true",
         "-cp",
         program.classpath,
         "org.apache.rocketmq.tools.command.MQAdminStartup",
     ]
-    done = subprocess.run(
-        [*command, *words, "-n", namesrv], capture_output=True, text=True, timeout=120, check=False
-    )
-    return done.stdout
+    done = class_archive.run([*command, *words, "-n", namesrv], capture_output=True, text=True, timeout=120)
+    return str(done.stdout)
 
 
 @pytest.mark.row("S011")

@@ -4,7 +4,6 @@ the same, but for numbers, times and ids. What differs is named with its reason.
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +13,7 @@ from attrs import frozen
 
 from rmqkit.client import BlockingClient, Message
 from rmqkit.model.topic import SubscriptionGroupConfig
-from tests.interop import peers
+from tests.interop import class_archive, peers
 from tests.interop.builds import SERVER_VERSION, BuildError, java_verbs, tool
 
 NAME, CLUSTER = "apache-broker", "DefaultCluster"
@@ -198,9 +197,10 @@ def _called(
 def _run(home: Path, classpath: str, calls: Mapping[str, str]) -> Printed:
     lines = ["\t".join(words.split(" ")) for words in calls.values()]
     (home / "calls").write_text("\n".join(lines) + "\n")
-    command = [tool("java"), f"-Duser.home={home}", "-Drocketmq.client.logUseSlf4j=true", "-cp", classpath]
+    properties = (f"-Duser.home={home}", "-Drocketmq.client.logUseSlf4j=true")
+    command = [tool("java"), *peers.JAVA_CLIENT, *properties, "-cp", classpath]
     command += ["rmqkit.interop.verbs.VerbsProgram", str(home / "calls")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    done = class_archive.run(command, capture_output=True, text=True, timeout=900)
     parts = done.stdout.split("\f\n")[1:]
     assert len(parts) == len(calls), done.stdout[-2_000:] + done.stderr[-2_000:]
     return Printed(dict(zip(calls, parts, strict=True)))
