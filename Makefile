@@ -1,4 +1,4 @@
-# make demo | demo-spark | speedups | test | test-pure | test-plugins | test-faults | test-spark | test-packaging | sanitize | compare-speedups | test-python | lint | docs | interop | bench | clean
+# make demo | demo-spark | speedups | test | test-pure | test-plugins | test-faults | test-benchmarks | test-spark | test-packaging | sanitize | compare-speedups | test-python | lint | docs | interop | bench | clean
 # Each target sets itself up: a virtual environment in .venv with this checkout installed editable. For the demo the core is enough; the extras and
 # the tools of development are added by the first target that needs them.
 
@@ -25,7 +25,7 @@ TRANSPORTS := tcp tls unix memory quic
 # Each process would compile all sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-faults test-spark test-packaging test-python lint docs interop bench clean
+.PHONY: speedups demo demo-spark test test-pure sanitize compare-speedups test-plugins test-stores test-transports test-faults test-benchmarks test-spark test-packaging test-python lint docs interop bench clean
 
 # The compiled part again, beside its sources, after a change of a .pyx file.
 speedups:
@@ -51,6 +51,10 @@ test-pure: $(READY)
 test-faults: $(READY)
 	$(PYTEST) tests/faults tests/sim $(IN_PARALLEL)
 
+# The programs of benchmarks/, each with little work.
+test-benchmarks: $(READY)
+	$(PYTEST) tests/benchmarks
+
 # The Spark connector, over one session of Spark. Needs Java 17.
 test-spark: $(READY)
 	$(PYTEST) tests/spark
@@ -68,7 +72,16 @@ compare-speedups: $(READY)
 	$(BIN)/python -m tests.speedups.compare --cases 1000000 --seconds 480
 
 # The broker's tests over each transport, and each built-in store but the one in memory, over which `make test` runs them. Over one alone, also a plugin's: make test-store-NAME, make test-transport-SCHEME.
-test-plugins: $(STORES:%=test-store-%) $(TRANSPORTS:%=test-transport-%)
+test-plugins: test-stores test-transports
+
+# The first run writes down which tests use a store, or a transport; the next ones run these alone.
+test-stores: $(READY)
+	rm -f build/store-users
+	set -e; for name in $(STORES); do $(PYTEST) --store $$name --users build/store-users $(BROKER_TESTS); done
+
+test-transports: $(READY)
+	rm -f build/transport-users
+	set -e; for name in $(TRANSPORTS); do $(PYTEST) --transport $$name --users build/transport-users $(BROKER_TESTS); done
 
 test-store-%: $(READY)
 	$(PYTEST) --store $* $(BROKER_TESTS)

@@ -24,9 +24,9 @@ A note in italics says where today's Java differs from the text; the tests follo
 
 `make test` runs all tests but those under `interop`, which `make interop` runs: Apache's Java clients (4.9.8,
 5.3.3 and 5.5.0) and the Go client against rmqkit, the Python client against Apache's broker, and store
-directories that move between Apache's store and ours; and those under `faults`, `sim`, `packaging` and
-`spark`, which `make test-faults`, `make test-packaging` and `make test-spark` run. This page is written by
-`tests/conformance.py`; a test fails when it is out of date.
+directories that move between Apache's store and ours; and those under `faults`, `sim`, `packaging`, `spark`
+and `benchmarks`, which `make test-faults`, `make test-packaging`, `make test-spark` and `make
+test-benchmarks` run. This page is written by `tests/conformance.py`; a test fails when it is out of date.
 
 | row | behaviour | proved by |
 |---|---|---|

@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from time import thread_time
 
@@ -18,10 +18,14 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 from rmqkit.log_limit import peer_lines
 from rmqkit.plugin import hook_runner
+from rmqkit.testing.choice import chosen
 from tests import postgres
 from tests.threads import at_once
 
 pytest_plugins = ["rmqkit.testing.pytest_plugin"]
+
+# What is collected stays, so there is nothing to look for meanwhile: see pytest_collection_finish.
+gc.disable()
 
 #: Parts of paths, in the order of the run.
 _LONGEST = ("faults/", "sim/", "test_examples.py", "cli/", "testing/", "stores/")
@@ -33,13 +37,65 @@ settings.register_profile(
 settings.load_profile("rmqkit")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--users",
+        metavar="LIST",
+        type=Path,
+        help="with --store or --transport: run only the test files in this list; when there is none, run all"
+        " and list those with a test that used the choice",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--users") is not None:
+        config.pluginmanager.register(_Users(config.getoption("--users")))
+
+
+class _Users:
+    """The test files whose brokers use the chosen store or transport: the others need not run for each of
+    them. A file's tests may share a broker, which counts for the first one alone."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._listed = set(file.read_text().splitlines()) if file.exists() else None
+        self._found: set[str] = set()
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if self._listed is None:
+            return
+        left_out = [item for item in items if _file_of(item) not in self._listed]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if _file_of(item) in self._listed]
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, bool | None, bool | None]:
+        ran = yield
+        if chosen().used:
+            self._found.add(_file_of(item))
+        return ran
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        """They may use another choice."""
+        self._found.update(map(_file_of, items))
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if self._listed is None and exitstatus == pytest.ExitCode.OK:
+            self._file.parent.mkdir(exist_ok=True)
+            self._file.write_text("\n".join(sorted(self._found)))
+
+
+def _file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The folders whose files take longest come first: then all processes of a run end at about the same
     time."""
 
     def place(item: pytest.Item) -> int:
-        path = item.nodeid.partition("::")[0]
-        return next((at for at, part in enumerate(_LONGEST) if f"/{part}" in path), len(_LONGEST))
+        file = _file_of(item)
+        return next((at for at, part in enumerate(_LONGEST) if f"/{part}" in file), len(_LONGEST))
 
     items.sort(key=place)
 
@@ -56,6 +112,7 @@ def pytest_collection_finish() -> None:
     _first_property()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -1,25 +1,13 @@
-"""The rules of leases: histories beside a model, and single rules that they must keep."""
+"""Single rules of leases; tests/sim/test_leases.py lives whole histories beside a model."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from rmqkit_pop.leases import FOREIGN_GRACE_MS, Leases, NotLeased, QueueKey
 from rmqkit_pop.records import AckRecord, CheckPointRecord, ack_of
-from tests.plugins.pop.lease_model import live
 
 KEY = QueueKey("g", "T", 0)
-
-
-@settings(max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.binary(max_size=121))
-def test_no_history_loses_a_message_or_delivers_it_wrongly(history: bytes) -> None:
-    """Pops with and without order, acknowledgements with old handles, renewals, time, kills and rewritten
-    logs, in any sequence: no message is lost, none is delivered after its acknowledgement or during its
-    lease, and messages with one key keep their order."""
-    assert live(history).finished
 
 
 def leased(count: int = 3, **fields: object) -> tuple[Leases, CheckPointRecord]:
