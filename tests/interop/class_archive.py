@@ -23,7 +23,9 @@ _SILENT = "-Xlog:disable"
 
 def sharing(command: Sequence[str]) -> list[str]:
     """The command of a JVM, `java ... -cp CLASSPATH MAIN ...`, with the archive of its program, or with the
-    order to write it. `keep` is to be called when it has ended."""
+    order to write it. `keep` is to be called when it has ended. Other commands stay as they are."""
+    if "-cp" not in command:
+        return [*command]
     java, *rest = command
     at = command.index("-cp")
     program = "\0".join([os.path.realpath(java), *command[at + 1 : at + 3]])
@@ -55,7 +57,7 @@ def keep(command: object, *, whole: bool = True) -> None:
 
 
 def run(command: Sequence[str], **settings: Any) -> subprocess.CompletedProcess[Any]:
-    """As subprocess.run, for a JVM."""
+    """As subprocess.run, with `sharing`."""
     words = sharing(command)
     whole = False
     try:

@@ -93,8 +93,7 @@ def python_command(directory: Path) -> list[str]:
 
 def play(command: Sequence[str], *options: str) -> list[Seen]:
     """Run a program to its end; returns its lines. It must report that it has finished."""
-    run = class_archive.run if "-cp" in command else subprocess.run
-    done = run([*command, *options], capture_output=True, text=True, timeout=_SECONDS)
+    done = class_archive.run([*command, *options], capture_output=True, text=True, timeout=_SECONDS)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 0, done.stderr[-4000:]
     assert "done" in lines[-1]
