@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -267,20 +267,9 @@ def apache_broker(
     program = _java_server("broker", main, home, properties, classpath, options)
     try:
         program.await_or_die("a route", _tries(lambda: has_route(namesrv, address)))
-        _calm(program)
         yield Server("apache", namesrv, address, [program])
     finally:
         program.stop()
-
-
-def _calm(program: Program) -> None:
-    """A thread of Apache's broker 5 (TransactionMetricsFlushService) runs in a circle half of the time: it
-    gets only what nobody else needs."""
-    for thread in Path(f"/proc/{program.process.pid}/task").iterdir():
-        # Others may end meanwhile.
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if (thread / "comm").read_text().startswith("TransactionFlus"):
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
 
 
 @contextmanager
@@ -307,7 +296,6 @@ def apache_proxy(home: Path, *, settings: Mapping[str, object] | None = None) ->
         try:
             broker = f"{LOOPBACK}:{port}"
             program.await_or_die("a route", _tries(lambda: has_route(namesrv.namesrv, broker)))
-            _calm(program)
             programs = [*namesrv.programs, program]
             yield Server("apache", namesrv.namesrv, broker, programs, f"{LOOPBACK}:{door}")
         finally:
@@ -340,8 +328,6 @@ def _broker_properties(
         "mappedFileSizeCommitLog": commit_log_file_bytes,
         "mappedFileSizeConsumeQueue": 20 * 30_000,
         "mappedFileSizeTimerLog": 1024 * 1024,
-        # Each flush writes a wheel of 38 MB: at the default, once in a second, that takes a third of a core.
-        "timerFlushIntervalMs": 10_000,
         "maxHashSlotNum": 50_000,
         "maxIndexNum": 200_000,
         "flushDiskType": "ASYNC_FLUSH",
