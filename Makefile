@@ -74,7 +74,7 @@ compare-speedups: $(READY)
 # The broker's tests over each transport, and each built-in store but the one in memory, over which `make test` runs them. Over one alone, also a plugin's: make test-store-NAME, make test-transport-SCHEME.
 test-plugins: test-stores test-transports
 
-# The first run writes down which tests use a store, or a transport; the next ones run these alone.
+# The first run writes down which files use a store, or a transport; the next ones run these alone.
 test-stores: $(READY)
 	rm -f build/store-users
 	set -e; for name in $(STORES); do $(PYTEST) --store $$name --users build/store-users $(BROKER_TESTS); done

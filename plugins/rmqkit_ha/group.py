@@ -138,7 +138,10 @@ class ElectedGroup(ReplicaGroup):
         elif greeting.member == self.name:
             refusal = f"master and slave both have the memberName {self.name}"
         elif greeting.epoch > role.epoch:
-            refusal = f"it knows epoch {greeting.epoch}, and this master is of epoch {role.epoch}"
+            refusal = (
+                f"it knows epoch {greeting.epoch}, and this master is of epoch {role.epoch}:"
+                " it is not a master"
+            )
         elif start is None:
             refusal = f"the coordinator has no member {greeting.member}"
         elif greeting.start < start or (greeting.start > start and self.starts is not None):

@@ -146,7 +146,8 @@ class EndTransaction(RequestProcessor):
         """Check that the request means this half message, and comes in time. Raises RequestRefused."""
         numbers = self._service.store.numbers_of(message)
         if not numbers:
-            raise _refused(f"the record at log offset {header.commit_log_offset} is not a half message")
+            offset = header.commit_log_offset
+            raise _refused(f"the message at commit-log offset {offset} is not a half message")
         if not header.from_transaction_check and props.CHECK_IMMUNITY_SECONDS in message.properties:
             age_ms = self._broker.clock.now_ms() - message.born_timestamp_ms
             time_out_ms = self._broker.config.owned(TransactionSettings).transaction_time_out

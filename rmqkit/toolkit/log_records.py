@@ -30,7 +30,9 @@ def log_records(offset: int, data: Buffer) -> list[LogRecord]:
             raise StoreError(f"no whole record of log offset {offset + at}: {error}") from error
         is_here = message is None or message.physical_offset == offset + at
         if not is_here or not BLANK_BYTES <= size <= len(data) - at:
-            raise StoreError(f"byte {at} of what is to follow is not a record of log offset {offset + at}")
+            raise StoreError(
+                f"byte {at} of what is to follow is not a whole record of log offset {offset + at}"
+            )
         found.append(LogRecord(bytes(data[at : at + size]), message))
         at += size
     return found

@@ -128,7 +128,7 @@ class ReplicaLog:
                 fits = size + BLANK_BYTES <= room
                 is_whole = check_record(view, at, here, check_body=False) == size > 0
             if not is_whole:
-                raise StoreError(f"byte {at} of what is to follow is not a record of log offset {here}")
+                raise StoreError(f"byte {at} of what is to follow is not a whole record of log offset {here}")
             if not fits:
                 raise StoreError(
                     f"the record at log offset {here} does not fit into a file of {self._log.segment_bytes}"

@@ -46,8 +46,8 @@ async def test_a_connection_is_known_served_and_forgotten() -> None:
 @pytest.mark.row("S315")
 @pytest.mark.parametrize("end", ["closed", "reset", "garbage"])
 async def test_however_a_connection_ends_it_is_told_once(end: str) -> None:
-    """After a close, a reset or bytes that are not a frame, listeners are told once that the connection
-    ended; other connections stay."""
+    """Listeners are told once that a connection ended, by a close, a reset or bytes that are not a frame;
+    other connections stay."""
     async with (
         served({ECHO: Handler(lambda command, peer: answer(command))}) as there,
         there.client() as other,

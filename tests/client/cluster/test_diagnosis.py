@@ -167,7 +167,7 @@ def test_offsets_beyond_the_end() -> None:
 
 
 def test_members_with_one_client_id() -> None:
-    """Their addresses are told; members with ids of their own are not a finding."""
+    """Their addresses are told; for members with ids of their own nothing is reported."""
     group = online(1, 1)
     assert list(diagnosis.same_client_id("billing", group)) == []
     twice = evolve(group, members=(*group.members, evolve(group.members[0], address="127.0.0.2:2")))

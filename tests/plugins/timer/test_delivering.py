@@ -148,7 +148,11 @@ async def test_a_time_that_is_over_is_no_delay(
 @pytest.mark.parametrize(
     ("properties", "code", "remark"),
     [
-        ({"TIMER_DELAY_SEC": "x"}, ResponseCode.MESSAGE_ILLEGAL, "'x' is not a whole number"),
+        (
+            {"TIMER_DELAY_SEC": "x"},
+            ResponseCode.MESSAGE_ILLEGAL,
+            "TIMER_DELAY_SEC: 'x' is not a whole number",
+        ),
         ({"TIMER_DELAY_MS": "1.5"}, ResponseCode.MESSAGE_ILLEGAL, "is not a whole number"),
         ({"TIMER_DELIVER_MS": " 5"}, ResponseCode.MESSAGE_ILLEGAL, "is not a whole number"),
         ({"TIMER_DELAY_MS": "\u0663"}, ResponseCode.MESSAGE_ILLEGAL, "is not a whole number"),
