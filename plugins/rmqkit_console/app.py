@@ -194,7 +194,7 @@ class Application:
                 session = self._by_password(user, password)
         await self._end(request.state.session)
         _log.info("%s logged in to the console", user)
-        return self._with_session(form.get("next", ""), session)
+        return self._with_session(request, form.get("next", ""), session)
 
     def _check_has_login(self) -> None:
         if self._console.logs_in is LogsIn.NOT:
@@ -233,16 +233,16 @@ class Application:
     async def _logout(self, request: Request) -> Response:
         await self._form(request)
         await self._end(request.state.session)
-        return self._with_session(LOGIN, self._sessions.begin())
+        return self._with_session(request, LOGIN, self._sessions.begin())
 
     async def _end(self, session: Session) -> None:
         self._sessions.end(session)
         await self._console.people.end(session)
 
-    def _with_session(self, wanted: str, session: Session) -> Response:
+    def _with_session(self, request: Request, wanted: str, session: Session) -> Response:
         response = RedirectResponse(_local(wanted), status_code=303)
         name = cookie_name(self._console.settings)
-        response.headers["set-cookie"] = set_cookie(name, self._sessions.cookie(session))
+        response.headers["set-cookie"] = set_cookie(request, name, self._sessions.cookie(session))
         return response
 
 

@@ -79,7 +79,7 @@ class Guard:
             if message["type"] == "http.response.start" and found is None:
                 headers = MutableHeaders(scope=message)
                 if "set-cookie" not in headers:
-                    headers["set-cookie"] = set_cookie(self._cookie, self._sessions.cookie(session))
+                    headers["set-cookie"] = set_cookie(request, self._cookie, self._sessions.cookie(session))
             await send_guarded(message)
 
         await self._app(scope, receive, send_with_cookie)
@@ -122,9 +122,12 @@ def cookie_name(settings: ConsoleSettings) -> str:
     return f"rmqkit_console_{Address.parse(settings.listen).port}"
 
 
-def set_cookie(name: str, value: str) -> str:
-    """A header that gives a session to a browser: for this site alone, and not for scripts."""
-    return f"{name}={value}; Path=/; Max-Age={LIFETIME_MS // 1000}; HttpOnly; SameSite=Strict"
+def set_cookie(request: Request, name: str, value: str) -> str:
+    """A header that gives a session to a browser: for this site alone, and not for scripts; for TLS alone
+    where the browser came by TLS, which the proxy before the console tells."""
+    made = f"{name}={value}; Path=/; Max-Age={LIFETIME_MS // 1000}; HttpOnly; SameSite=Strict"
+    by_tls = request.headers.get("x-forwarded-proto", "").strip().lower() == "https"
+    return f"{made}; Secure" if by_tls else made
 
 
 __all__ = ["LOGIN", "MAX_BODY_BYTES", "Guard", "cookie_name", "log_in_first", "set_cookie", "wants_json"]

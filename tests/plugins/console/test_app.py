@@ -82,6 +82,33 @@ async def test_the_session_before_the_login_is_another() -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "is_secure"),
+    [({}, False), ({"x-forwarded-proto": "http"}, False), ({"x-forwarded-proto": "HTTPS"}, True)],
+)
+async def test_a_cookie_for_tls_alone(headers: dict[str, str], is_secure: bool) -> None:
+    """Where a proxy tells that the browser came by TLS, no session goes over the network without it: not
+    the one before the login, nor those that the login and the logout give."""
+    async with browser(user="ann") as http:
+        first = await http.get("/login", headers=headers)
+        token = TOKEN.search(first.text)
+        assert token is not None
+        # The client knows the console by HTTP, and would keep such a cookie back.
+        cookie = first.headers["set-cookie"].partition(";")[0]
+        form = {"user": "ann", "password": SECRET, "token": token[1]}
+        inside = await http.post("/login", data=form, headers=headers | {"cookie": cookie})
+        assert inside.status_code == 303
+        cookie = inside.headers["set-cookie"].partition(";")[0]
+        page = await http.get("/", headers=headers | {"cookie": cookie})
+        token = TOKEN.search(page.text)
+        assert token is not None
+        left = await http.post("/logout", data={"token": token[1]}, headers=headers | {"cookie": cookie})
+        for answer in (first, inside, left):
+            attributes = answer.headers["set-cookie"].split("; ")
+            assert {"HttpOnly", "SameSite=Strict"} < set(attributes)
+            assert ("Secure" in attributes) is is_secure
+
+
+@pytest.mark.parametrize(
     ("fields", "text"),
     [
         ({"password": "wrong horse"}, "user or password is wrong"),
