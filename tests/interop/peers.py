@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from tests.ports import LOOPBACK, free_port
 
 START_SECONDS = 120  # of a JVM on a machine whose cores others use as well
 STOP_SECONDS = 60  # Apache's broker takes up to half a minute to shut down in order
+UPDATE_BROKER_CONFIG = 25
 GET_ROUTEINFO_BY_TOPIC = 105
 TEMPLATE_TOPIC = "TBW102"
 
@@ -113,6 +114,17 @@ def has_route(namesrv: str, broker: str, topic: str = TEMPLATE_TOPIC) -> bool:
     except OSError:
         return False
     return answer.code == 0 and broker.encode() in answer.body
+
+
+def registering(namesrv: str, broker: str) -> Iterator[bool]:
+    """Whether the name server knows Apache's broker, until it does. When it starts, a broker of 5.x registers
+    with the name servers that it has reached by then, which may be none, and then after ten seconds. It does
+    so at once when its permission is set."""
+    while not has_route(namesrv, broker):
+        yield False
+        with suppress(OSError):
+            call(broker, UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
+    yield True
 
 
 # -- processes ---------------------------------------------------------------------------------------------
@@ -266,7 +278,7 @@ def apache_broker(
     main, classpath = "org.apache.rocketmq.broker.BrokerStartup", apache_server_classpath(version)
     program = _java_server("broker", main, home, properties, classpath, options)
     try:
-        program.await_or_die("a route", _tries(lambda: has_route(namesrv, address)))
+        program.await_or_die("a route", registering(namesrv, address))
         yield Server("apache", namesrv, address, [program])
     finally:
         program.stop()
@@ -295,7 +307,7 @@ def apache_proxy(home: Path, *, settings: Mapping[str, object] | None = None) ->
         )
         try:
             broker = f"{LOOPBACK}:{port}"
-            program.await_or_die("a route", _tries(lambda: has_route(namesrv.namesrv, broker)))
+            program.await_or_die("a route", registering(namesrv.namesrv, broker))
             programs = [*namesrv.programs, program]
             yield Server("apache", namesrv.namesrv, broker, programs, f"{LOOPBACK}:{door}")
         finally:
@@ -336,6 +348,8 @@ def _broker_properties(
         # A cold JVM on a busy machine delays the first sends beyond the 200 ms after which they would be
         # rejected.
         "brokerFastFailureEnable": "false",
+        # A broker of 5.x counts its transactions in a busy loop until this time, ten seconds, has passed once.
+        "transactionMetricFlushInterval": 500,
     }
 
 

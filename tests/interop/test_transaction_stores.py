@@ -21,6 +21,8 @@ TOPIC, GROUP = "Moving", "moving_p"
 SETTINGS = {
     "transactionTimeOut": 500,
     "transactionCheckInterval": 500,
+    # Until an end is noted, the broker asks again, and an answer then is a second delivery.
+    "transactionOpBatchInterval": 50,
     # Apache's broker asks before clients can find it, which counts, and may be ten seconds early.
     "transactionCheckMax": 1_000,
     "brokerName": "broker-a",
