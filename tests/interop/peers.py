@@ -37,6 +37,7 @@ from tests.ports import LOOPBACK, free_port
 START_SECONDS = 120  # of a JVM on a machine whose cores others use as well
 STOP_SECONDS = 60  # Apache's broker takes up to half a minute to shut down in order
 UPDATE_BROKER_CONFIG = 25
+GET_BROKER_RUNTIME_INFO = 28
 GET_ROUTEINFO_BY_TOPIC = 105
 TEMPLATE_TOPIC = "TBW102"
 
@@ -117,13 +118,16 @@ def has_route(namesrv: str, broker: str, topic: str = TEMPLATE_TOPIC) -> bool:
 
 
 def registering(namesrv: str, broker: str) -> Iterator[bool]:
-    """Whether the name server knows Apache's broker, until it does. When it starts, a broker of 5.x registers
-    with the name servers that it has reached by then, which may be none, and then after ten seconds. It does
-    so at once when its permission is set."""
+    """Whether the name server knows Apache's broker and the broker its own state, until they do. When it
+    starts, a broker of 5.x registers with the name servers that it has reached by then, which may be none,
+    and then after ten seconds. It does so at once when its permission is set. In its first second it has
+    counted nothing and finds no last count."""
     while not has_route(namesrv, broker):
         yield False
         with suppress(OSError):
             call(broker, UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
+    while "NoSuchElementException" in (call(broker, GET_BROKER_RUNTIME_INFO).remark or ""):
+        yield False
     yield True
 
 
@@ -348,7 +352,7 @@ def _broker_properties(
         # A cold JVM on a busy machine delays the first sends beyond the 200 ms after which they would be
         # rejected.
         "brokerFastFailureEnable": "false",
-        # A broker of 5.x counts its transactions in a busy loop until this time, ten seconds, has passed once.
+        # A broker of 5.x waits in a busy loop until this time, ten seconds by default, has passed once.
         "transactionMetricFlushInterval": 500,
     }
 
