@@ -44,16 +44,26 @@ def sharing(command: Sequence[str]) -> list[str]:
     return [java, f"{_WRITE}{written}", _SILENT, *rest]
 
 
+def is_written_by(command: object) -> bool:
+    """Whether the JVM of a command is to write an archive at its end."""
+    return _of(command) is not None
+
+
 def keep(command: object, *, whole: bool = True) -> None:
     """The JVM of a command has ended: keep what it has written, unless it was killed."""
+    written = _of(command)
+    if written is not None:
+        archive, lock = _writing.pop(written)
+        if whole and written.exists():
+            written.replace(archive)
+        lock.close()
+
+
+def _of(command: object) -> Path | None:
+    """The archive that the JVM of a command writes."""
     assert isinstance(command, Sequence)
-    for word in command:
-        written = Path(str(word).removeprefix(_WRITE))
-        if written in _writing:
-            archive, lock = _writing.pop(written)
-            if whole and written.exists():
-                written.replace(archive)
-            lock.close()
+    words = (Path(str(word).removeprefix(_WRITE)) for word in command)
+    return next((word for word in words if word in _writing), None)
 
 
 def run(command: Sequence[str], **settings: Any) -> subprocess.CompletedProcess[Any]:

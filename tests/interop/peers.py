@@ -177,6 +177,15 @@ class Program:
         class_archive.keep(self.process.args, whole=code >= 0)
         return code
 
+    def end(self) -> None:
+        """End a server of Apache's whose files nobody reads: with SIGKILL, unless it is to write its classes.
+        After SIGTERM a broker waits for fifteen seconds."""
+        if class_archive.is_written_by(self.process.args):
+            self.stop()
+        else:
+            self.process.kill()
+            self.process.wait()
+
 
 def start(name: str, command: Sequence[str], home: Path, env: Mapping[str, str] | None = None) -> Program:
     """Start a program with its output in `home/name.log`."""
@@ -256,7 +265,7 @@ def apache_namesrv(home: Path, port: int | None = None, version: str = SERVER_VE
         program.await_or_die("an answer", _tries(lambda: _answers(address)))
         yield Server("apache", address, "", [program])
     finally:
-        program.stop()
+        program.end()
 
 
 @contextmanager
@@ -270,11 +279,13 @@ def apache_broker(
     settings: Mapping[str, object] | None = None,
     version: str = SERVER_VERSION,
     options: Sequence[str] = (),
+    is_read_later: bool = True,
 ) -> Iterator[Server]:
     """Apache's broker on a store directory (default `home/store`), registered with the name server when the
     context is entered.
 
-    `settings` are further lines of broker.conf and override the ones here; `options` are the JVM's.
+    `settings` are further lines of broker.conf and override the ones here; `options` are the JVM's. It stops
+    in order at the end, unless nobody reads its directory later.
     """
     port = port or free_broker_port()
     address = f"{LOOPBACK}:{port}"
@@ -285,7 +296,10 @@ def apache_broker(
         program.await_or_die("a route", registering(namesrv, address))
         yield Server("apache", namesrv, address, [program])
     finally:
-        program.stop()
+        if is_read_later:
+            program.stop()
+        else:
+            program.end()
 
 
 @contextmanager
@@ -315,7 +329,7 @@ def apache_proxy(home: Path, *, settings: Mapping[str, object] | None = None) ->
             programs = [*namesrv.programs, program]
             yield Server("apache", namesrv.namesrv, broker, programs, f"{LOOPBACK}:{door}")
         finally:
-            program.stop()
+            program.end()
 
 
 def _broker_properties(
@@ -361,10 +375,12 @@ def _broker_properties(
 def apache_cluster(
     home: Path, *, settings: Mapping[str, object] | None = None, version: str = SERVER_VERSION
 ) -> Iterator[Server]:
-    """Apache's name server and one broker."""
+    """Apache's name server and one broker, whose directory nobody reads later."""
     with (
         apache_namesrv(home, version=version) as namesrv,
-        apache_broker(home, namesrv.namesrv, settings=settings, version=version) as broker,
+        apache_broker(
+            home, namesrv.namesrv, settings=settings, version=version, is_read_later=False
+        ) as broker,
     ):
         yield Server("apache", namesrv.namesrv, broker.broker, [*namesrv.programs, *broker.programs])
 

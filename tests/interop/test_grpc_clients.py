@@ -25,7 +25,7 @@ SCENARIOS: Mapping[str, tuple[str, str]] = {
     "dead": ("NORMAL", "[1, 2]"),
     "recall": ("DELAY", "[kept] recalled true"),
     "priority": ("PRIORITY", "[3, 2, 1, 0]"),
-    "lite": ("LITE", "[one0, one1, one2, one3, two0, two1, two2]"),
+    "lite": ("LITE", "[one0, one1, one2, one3, one4, two0, two1, two2]"),
 }
 #: The Go client goes on with later messages of a group while one of them waits for its next attempt.
 FIFO_OF_GO = r"\[a0a1a2a3, (b[0-3]){4}, c0c1c2c3\] failed 2 in all 12"
@@ -61,7 +61,9 @@ def serving(kind: str, home: Path) -> Iterator[peers.Server]:
     if kind == "proxy before apache":
         with (
             peers.apache_namesrv(home) as namesrv,
-            peers.apache_broker(home, namesrv.namesrv, settings=APACHE_SETTINGS) as broker,
+            peers.apache_broker(
+                home, namesrv.namesrv, settings=APACHE_SETTINGS, is_read_later=False
+            ) as broker,
             peers.rmqkit_proxy(home, broker) as server,
         ):
             yield server

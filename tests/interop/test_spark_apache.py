@@ -152,7 +152,10 @@ def test_a_time_of_delivery(spark: SparkSession, apache_cluster: peers.Server) -
 def test_the_files_of_apaches_broker(spark: SparkSession, tmp_path: Path) -> None:
     """The files are read while the broker writes them, after it has stopped, and as a copy; also by key."""
     try:
-        with peers.apache_cluster(tmp_path) as server:
+        with (
+            peers.apache_namesrv(tmp_path) as namesrv,
+            peers.apache_broker(tmp_path, namesrv.namesrv) as server,
+        ):
             topic = made(server, "spark_files")
             written(orders(spark), server, topic)
             until(lambda: read(spark, server, topic, columns="queueOffset").count() == ROWS)
