@@ -53,9 +53,12 @@ class Deletions:
         with suppress(DecodeError):
             stored = peek_properties(record)
             if _MARK in stored:
-                properties = props.decode_bytes(stored)
-                key = delete_key(properties, properties.get(props.REAL_TOPIC, ""))
-                self._found.add((key or "", due_ms(properties)))
+                self._found.add(_deleted_by(props.decode_bytes(stored)))
+
+    def forget(self, properties: Mapping[str, str]) -> None:
+        """The record with these properties, which deletes one, is in the slot of its time or of its next
+        step. Raises DecodeError."""
+        self._found.discard(_deleted_by(properties))
 
     def has(self, properties: Mapping[str, str]) -> bool:
         """Whether one of them deletes the message with these properties. Raises DecodeError."""
@@ -67,3 +70,8 @@ class Deletions:
     def clear(self) -> None:
         """All messages of these records have been looked at."""
         self._found.clear()
+
+
+def _deleted_by(properties: Mapping[str, str]) -> tuple[str, int]:
+    key = delete_key(properties, properties.get(props.REAL_TOPIC, ""))
+    return key or "", due_ms(properties)

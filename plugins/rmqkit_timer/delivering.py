@@ -66,6 +66,8 @@ class Delivering:
         self._deletions = session.deletions
         self._repeating = session.repeating
         self._stopped = False
+        #: Before this time `look_ahead` has looked.
+        self._looked_ms = 0
         self._wake_ms: float = -inf
         self._wake = trio.Event()
 
@@ -78,12 +80,14 @@ class Delivering:
         if slot_ms + self.timers.wheel.precision_ms < self._wake_ms:
             self._wake.set()
 
-    async def look_ahead(self) -> None:
-        """Note the deletions that wait for their next step in slots that are over: what they delete may be
-        overdue and come first. Raises OSError."""
-        timers = self.timers
-        timers.follow_clock(self.broker.clock.now_ms())
-        time_ms, end_ms = timers.read_time_ms, timers.write_time_ms
+    async def look_ahead(self, ago_ms: int = 0) -> None:
+        """Note the deletions that wait for their next step in slots that have been over for so long, but are
+        not read: what they delete may be overdue and come first. Raises OSError."""
+        timers, now_ms = self.timers, self.broker.clock.now_ms()
+        timers.advance(now_ms)
+        end_ms = timers.wheel.floor(now_ms) - ago_ms
+        # Slots that were opened again, because the clock was set back, may take others.
+        time_ms = max(timers.read_time_ms, min(self._looked_ms, timers.wheel.floor(now_ms)))
         while (time_ms := timers.wheel.next_used(time_ms, end_ms)) < end_ms:
             slot = timers.wheel.slot(time_ms)
             following = NOWHERE if slot is None else slot.last
@@ -94,6 +98,9 @@ class Delivering:
                     if record is not None:
                         self._deletions.note(record)
             time_ms += timers.wheel.precision_ms
+            # Another task may look as well, from here on.
+            self._looked_ms = time_ms
+        self._looked_ms = time_ms
 
     async def run(self) -> None:
         """Deliver until `stop`. Cancelled: what was delivered since the last checkpoint is recognised after

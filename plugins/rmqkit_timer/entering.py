@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -35,6 +35,7 @@ class Entering(InternalQueueFollower):
     """Follows the timer topic. What waits is in the wheel; what is due already is delivered at once.
 
     on_entered  called with the slot of each message that waits
+    look_ahead  called before messages are taken and before a slot is read, to note further deletions
     """
 
     service = "timer"
@@ -44,6 +45,7 @@ class Entering(InternalQueueFollower):
         super().__init__(session.broker, names.TIMER_TOPIC)
         self.timers = session.timers
         self.on_entered: Callable[[int], None] | None = None
+        self.look_ahead: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         self._kept = session.kept
         self._deliver_now = deliver_now
         self._repeats = session.repeats
@@ -65,12 +67,13 @@ class Entering(InternalQueueFollower):
             self._rebuilding = rebuilding
             offset = await rebuilding.begin(self.broker.store)
         self.begin({0: offset}, [0])
-        await self._deletions.load(self.broker.store, self.offsets[0])
 
-    async def note_deletions(self) -> None:
-        """Note what the messages delete that are not taken yet. Raises OSError, StoreError."""
+    async def prepare(self) -> None:
+        """Note what the messages delete that are not taken yet, before one that is overdue is delivered.
+        Raises OSError, StoreError."""
         if self.behind:
             await self._deletions.load(self.broker.store, self.offsets[0])
+        await self.look_ahead()
 
     @property
     def behind(self) -> int:
@@ -101,11 +104,16 @@ class Entering(InternalQueueFollower):
         if slot_ms < timers.write_time_ms:
             if slot_ms >= timers.wheel.floor(now_ms):
                 return _later("the clock was set back while its slot was read")
-            deleted = self._deletions.has(properties)
-            return None if deleted else self._deliver_now(record)
+            if self._deletions.has(properties):
+                return None
+            self._deletions.note(record)
+            return self._deliver_now(record)
         deletes = delete_key(properties, topic) is not None
         if not timers.enter(slot_ms, Place(unit.physical_offset, unit.size_bytes, tags_code(topic), deletes)):
             return _later("its slot holds messages that are overdue")
+        if deletes:
+            # The wheel has it.
+            self._deletions.forget(properties)
         timers.counts.add(topic, -1 if deletes else 1, now_ms)
         if self.on_entered is not None:
             self.on_entered(slot_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 import trio
@@ -101,10 +102,12 @@ class TimerService(Service):
         settings = session.settings
         rebuilding = Rebuilding.of(opened.checkpoint, settings.window_slots, settings.timer_precision_ms)
         await entering.start(opened, rebuilding)
+        session.timers.follow_clock(broker.clock.now_ms())
         await delivering.look_ahead()
         delivering.on_progress, delivering.on_pause = entering.mark_changed, entering.refresh
         entering.on_entered = delivering.entered
-        delivering.before_slot = entering.note_deletions
+        entering.look_ahead = partial(delivering.look_ahead, session.timers.step_ms)
+        delivering.before_slot = entering.prepare
         self._session, self._entering, self._delivering = session, entering, delivering
         try:
             async with trio.open_nursery() as nursery:

@@ -93,6 +93,12 @@ class Timers:
 
     # Messages.
 
+    @property
+    def step_ms(self) -> int:
+        """How long before its time a message beyond the window is stored anew, at least: a third of a window,
+        as in Java."""
+        return self._window_slots // 3 * self.wheel.precision_ms
+
     def enter(self, due_ms: int, place: Place) -> bool:
         """Let a message wait in the slot of its time, which is not closed. False when the place of the slot
         in the wheel is taken by one that is still to be read, after a long time without a broker."""
@@ -117,12 +123,12 @@ class Timers:
 
     def _slot_for(self, due_ms: int) -> tuple[int, bool]:
         """The slot of a time, and whether that is before the time: beyond the window a message is stored anew
-        later. It then has a third of a window left at least, as in Java."""
+        later."""
         precision_ms, slots = self.wheel.precision_ms, self._window_slots
         beyond_ms = due_ms - self.write_time_ms - slots * precision_ms
         if beyond_ms < 0:
             return due_ms, False
-        if beyond_ms < slots // 3 * precision_ms:
+        if beyond_ms < self.step_ms:
             return self.write_time_ms + slots // 2 * precision_ms, True
         return self.write_time_ms + slots * precision_ms, True
 

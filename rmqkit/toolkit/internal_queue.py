@@ -77,6 +77,11 @@ class InternalQueueFollower(ABC):
         `pause_s` if that is earlier. Must not block."""
         return self.pause_s
 
+    async def prepare(self) -> None:
+        """Called before each look at a queue: whatever `take` needs and may wait for. Raises OSError,
+        StoreError."""
+        return
+
     @abstractmethod
     def take(self, queue_id: int, unit: QueueUnit, record: Buffer) -> RequestRefused | None:
         """Handle one message that is due. Returns the refusal if it was not taken: after a temporary one the
@@ -135,11 +140,14 @@ class InternalQueueFollower(ABC):
                     if self._stopped or self._not_before_s.get(queue_id, 0.0) > trio.current_time():
                         continue
                     try:
+                        await self.prepare()
                         if self._step(queue_id):
                             await trio.lowlevel.checkpoint()
                     except NotInMemory as missed:
                         self._fetching.add(queue_id)
                         nursery.start_soon(self._step_when_cached, queue_id, missed)
+                    except (OSError, StoreError) as error:
+                        self._put_off(queue_id, error)
 
     async def _step_when_cached(self, queue_id: int, missed: NotInMemory) -> None:
         try:
@@ -157,9 +165,12 @@ class InternalQueueFollower(ABC):
         try:
             return self._run_of(queue_id)
         except (OSError, StoreError) as error:
-            _log.error("queue %s of %s cannot be read, trying again: %s", queue_id, self.topic, error)
-            self._not_before_s[queue_id] = trio.current_time() + RETRY_S
+            self._put_off(queue_id, error)
             return False
+
+    def _put_off(self, queue_id: int, error: Exception) -> None:
+        _log.error("queue %s of %s cannot be read, trying again: %s", queue_id, self.topic, error)
+        self._not_before_s[queue_id] = trio.current_time() + RETRY_S
 
     def _run_of(self, queue_id: int) -> bool:
         """Pass on the next run of a queue; the result is that of `_step`. Raises OSError and StoreError,

@@ -118,6 +118,19 @@ class Noted(InternalQueueFollower):
         self.saves.append(dict(offsets))
 
 
+class Prepared(Noted):
+    """Needs a device before the first message."""
+
+    fault: OSError | None = OSError(errno.EIO, "no device")
+
+    async def prepare(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.fault is not None:
+            raise self.fault
+        if not self.bodies:
+            self.bodies.append(b"ready")
+
+
 class Timed(Noted):
     """Looks rarely. Messages from offset 1 on are due at a time of the test; `looks` are times of looks that
     found messages. Times in seconds since the first one."""
@@ -385,6 +398,21 @@ async def test_a_queue_that_cannot_be_read_is_read_again(
         await trio.sleep(RETRY_S)
     assert follower.bodies == [b"other", b"a"]
     assert "cannot be read, trying again: [Errno 5]" in caplog.text
+
+
+async def test_what_has_to_be_ready_first(
+    store: Store, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is passed on before it, and an error of it is one of the queue."""
+    follower = Prepared(store)
+    store.add(b"a")
+    async with running(follower):
+        await trio.sleep(A_LOOK_S)
+        assert (follower.bodies, follower.offsets) == ([], {0: 0})
+        follower.fault = None
+        await trio.sleep(RETRY_S)
+        assert follower.bodies == [b"ready", b"a"]
+    assert "trying again: [Errno 5]" in caplog.text
 
 
 async def test_cold_queues_hold_up_no_other(store: Store, autojump_clock: trio.testing.MockClock) -> None:

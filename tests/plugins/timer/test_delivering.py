@@ -380,6 +380,38 @@ async def test_a_deletion_counts_while_the_topic_is_not_read(autojump_clock: Clo
         assert found(desk) == [b"B"]
 
 
+@pytest.mark.parametrize("between_ms", [0, 3_000])
+async def test_a_deletion_beyond_the_window_counts_after_a_halt(
+    autojump_clock: Clock, tmp_path: Path, between_ms: int
+) -> None:
+    """Message and deletion wait for their next steps, in one slot or in two, and both are overdue when the
+    process goes on."""
+    async with open_desk(tmp_path, timerRollWindowSlot=10) as desk, timing(desk):
+        due_ms = desk.clock.now_ms() + 25_000
+        for key in ("A", "B"):
+            put(desk, timed(key.encode(), {"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(due_ms)}))
+        await after(desk, between_ms)
+        put(desk, deletion("T+A", due_ms))
+        await after(desk, 0)
+        await after(desk, 60_000)
+        await after(desk, 1_000)
+        assert found(desk) == [b"B"]
+
+
+async def test_a_deletion_behind_an_overdue_message_counts(autojump_clock: Clock, tmp_path: Path) -> None:
+    """Both are taken when their time is over."""
+    async with open_desk(tmp_path) as desk, timing(desk):
+        await change(desk, timerStopEnqueue="true")
+        due_ms = desk.clock.now_ms() + 5_000
+        for key in ("A", "B"):
+            put(desk, timed(key.encode(), {"UNIQ_KEY": key, "TIMER_DELIVER_MS": str(due_ms)}))
+        put(desk, deletion("T+A", due_ms))
+        await after(desk, 9_000)
+        await change(desk, timerStopEnqueue="false")
+        await after(desk, 1_000)
+        assert found(desk) == [b"B"]
+
+
 async def test_a_deletion_counts_while_nobody_runs(autojump_clock: Clock, tmp_path: Path) -> None:
     """A message that is overdue at the start of the service, and its deletion behind it: neither is
     delivered; others are."""
