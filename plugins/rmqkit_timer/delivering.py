@@ -83,11 +83,12 @@ class Delivering:
     async def look_ahead(self, ago_ms: int = 0) -> None:
         """Note the deletions that wait for their next step in slots that have been over for so long, but are
         not read: what they delete may be overdue and come first. Raises OSError."""
-        timers, now_ms = self.timers, self.broker.clock.now_ms()
+        timers = self.timers
+        now_ms = timers.wheel.floor(self.broker.clock.now_ms())
         timers.advance(now_ms)
-        end_ms = timers.wheel.floor(now_ms) - ago_ms
+        end_ms = now_ms - ago_ms
         # Slots that were opened again, because the clock was set back, may take others.
-        time_ms = max(timers.read_time_ms, min(self._looked_ms, timers.wheel.floor(now_ms)))
+        time_ms = max(timers.read_time_ms, min(self._looked_ms, now_ms))
         while (time_ms := timers.wheel.next_used(time_ms, end_ms)) < end_ms:
             slot = timers.wheel.slot(time_ms)
             following = NOWHERE if slot is None else slot.last
@@ -302,7 +303,7 @@ class Delivering:
         """Deliver a message that is overdue when it is taken. Raises DecodeError, MessageIllegal."""
         stored = unpack(record)
         if props.TIMER_DEL_UNIQKEY in stored.properties:
-            # What it deletes is delivered, or will be in this moment.
+            # What it deletes is delivered, or finds it among the deletions.
             return None
         now_ms = self.broker.clock.now_ms()
         message = delivered(stored, AT_ONCE, now_ms)
